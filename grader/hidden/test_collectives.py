@@ -1,13 +1,10 @@
-"""Part 1 · Collectives: the hidden checks, on 1 to 4 ranks. The ring is also checked on 5 ranks.
+"""Problems 1.1 and 1.2 · The hidden checks of collectives and barriers, on 1 to 4 ranks.
 
 The checks judge every rank, with other roots, shapes, dtypes and memory layouts than the public
-checks. Inputs are random integers, also in float tensors. The integers are so small that their sums
-and products have no rounding errors. So comparisons are exact. Only the averages of problem 1.1 are
-compared with a tolerance.
+checks. Comparisons are exact, except those of averages: see ``collective_problem.py``.
 """
 
-import math
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,33 +17,28 @@ from grader.check.api import (
     Delay,
     Probe,
     RequiresGrad,
-    Strided,
     call,
-    in_strict_order,
-    listed,
-    mixed,
     on_gloo,
     per_rank,
     rounding,
+)
+from grader.hidden.collective_problem import (
+    ALIKE,
+    MIXED,
+    SIZES,
+    in_memory_order,
+    integers,
+    keeps_both,
+    laid_out,
 )
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 from grader.reference.counting import often
 
-SIZES = (1, 2, 3, 4)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
-RING = "Build the ring from sends and receives only."
-NEIGHBOURS = (
-    "Use only sends and receives: send to the right neighbour, and receive from the left one."
-)
-KEPT = "the list of two calls' results, kept together,"
 ONE_MEMORY = "all parts are equal. [tensor] * n is the same tensor n times: make n tensors"
 BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive entries"
-BEFORE = (
-    "the values were divided by n before the sum, so n quotients were rounded. Sum first, then"
-    " divide the sum once"
-)
 SHAPED = ("broadcast", "reduce", "all_reduce")  # results have the shape of the input
 COLLECTIVES = (
     "broadcast",
@@ -58,39 +50,6 @@ COLLECTIVES = (
     "all_reduce",
     "all_to_all",
 )
-
-
-def integers(rng, shape, dtype=np.float32, low=-50, high=50):
-    """Return random integers from ``low`` to ``high``, without zero, in any dtype.
-
-    If ``low`` is −50, as by default, the integers of a 64-bit dtype are multiplied by a constant.
-    Then they are so large that a smaller dtype would change them.
-    """
-    values = rng.integers(low, high, size=shape)
-    values = np.where(values == 0, high, values)
-    if low == -50 and np.dtype(dtype).itemsize == 8:
-        values = values * ((1 << 54) + 1 if dtype is np.int64 else (1 << 40) + 1)
-    return values.astype(dtype)
-
-
-# Layouts of tensors that are not contiguous. ALIKE is the same layout on all ranks, and MIXED is a
-# different layout on each rank.
-ALIKE, MIXED = "alike", "mixed"
-
-
-def laid_out(tensors, layout):
-    """Return the tensors, one for each rank, in a layout: ALIKE, MIXED, or contiguous if None."""
-    if layout == MIXED:
-        return mixed(*tensors)
-    return per_rank(*(x if x is None or not layout else Strided(x) for x in tensors))
-
-
-def orders(given):
-    """Return each rank's memory order, "C" or "F", for ``in_memory_order``."""
-    return [
-        "F" if isinstance(x, Strided) and x.layout.startswith("transpose") else "C"
-        for x in given.values
-    ]
 
 
 def cases(collective, n):
@@ -165,7 +124,7 @@ def test_values(world, rng, collective):
                 known_mistakes=known,
             )
             run.keeps_inputs()
-        _keeps_both(last, results)
+        keeps_both(last, results)
 
 
 def _mistakes(collective, xs, layout, root=0, op=None):
@@ -181,13 +140,13 @@ def _mistakes(collective, xs, layout, root=0, op=None):
         options = ({"root": root} if collective in ROOTED else {}) | (
             {"op": op} if collective in REDUCING else {}
         )
-        known = _in_memory_order(
+        known = in_memory_order(
             xs, layout, lambda lying: getattr(truth, collective)(lying, **options)
         )
         summed = {mistakes.A_SUM: sum(xs)} if op not in (None, "sum", "average") else {}
         return [summed | own for own in known]
     if layout and collective == "scatter":
-        return _in_memory_order(truth.scatter(xs, root), layout, received=True)
+        return in_memory_order(truth.scatter(xs, root), layout, received=True)
     if op not in (None, "sum", "average") and collective != "reduce_scatter":
         return [{mistakes.A_SUM: sum(xs)}] * n
     dealt = {
@@ -200,22 +159,6 @@ def _mistakes(collective, xs, layout, root=0, op=None):
         if collective in dealt
         else None
     )
-
-
-def _in_memory_order(xs, layout, combine=None, received=False):
-    """Return, for each rank, a dict from the mistake MEMORY to its result.
-
-    The dict is empty if the rank has no result. In this mistake, the ranks combine their entries in
-    the order in which they lie in memory. If ``received`` is True, ranks only receive. In this
-    case, contiguous memory is sent, and each rank stores the received entries in the memory order
-    of its own tensor.
-    """
-    theirs = orders(laid_out(xs, layout))
-    if received:
-        found = [x.ravel().reshape(x.shape, order=order) for x, order in zip(xs, theirs)]
-    else:
-        found = mistakes.in_memory_order(xs, theirs, combine)
-    return [{} if array is None else {mistakes.MEMORY: array} for array in found]
 
 
 def _two_calls(rng, collective, n):
@@ -234,30 +177,6 @@ def _two_calls(rng, collective, n):
     ]
     request = call(f"collectives.{collective}", *turns, driver="in_turn", **options)
     return request, [getattr(truth, collective)(xs, **options) for xs in pair]
-
-
-def _two_calls_of(rng, n, function, right, *more):
-    """Return a request that calls ``function`` twice, and the right results of both calls.
-
-    ``more`` are further arguments, the same in both calls. ``right`` computes the results of a call
-    from the tensors of all ranks.
-    """
-    pair = [[integers(rng, (5,)) for _ in range(n)] for _ in range(2)]
-    turns = [per_rank(*([x, *more] for x in xs)) for xs in pair]
-    return call(f"collectives.{function}", *turns, driver="in_turn"), [right(xs) for xs in pair]
-
-
-def _keeps_both(run, results):
-    """Fail if a result of one of the two calls is wrong after the second call.
-
-    ``results`` has the right results of the first call and of the second call, each for all ranks.
-    """
-    first, second = results
-    run.returns(
-        *map(list, zip(first, second)),
-        label=KEPT,
-        known_mistakes=[{mistakes.OVERWRITTEN: [own, own]} for own in second],
-    )
 
 
 @number("1.1")
@@ -449,20 +368,6 @@ def test_result_stands_alone(world, rng, collective):
         run.keeps_gradient_flags()
 
 
-def _stands_alone(world, rng, function, right, *more):
-    """Fail if a function returns a view of its tensor, or a tensor that requires a gradient.
-
-    Also fail if the function changes ``requires_grad`` of its tensor. The function gets the tensor
-    and the arguments ``more``.
-    """
-    xs = [integers(rng, (5,)) for _ in range(2)]
-    leaves = per_rank(*map(RequiresGrad, xs))
-    (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
-    run.returns_without_gradient(*right(xs))
-    run.returns_new_memory()
-    run.keeps_gradient_flags()
-
-
 @number("1.2")
 @weight(0.75)
 def test_in_rank_order(world):
@@ -518,652 +423,3 @@ def _takes_turns(run, n):
             " the last turn?"
         )
         run.require(ended[-1] <= run.passed(rank, "call ended"), sentence)
-
-
-@number("1.3")
-@weight(0.875)
-def test_all_reduce_from_parts(world, rng):
-    """all_reduce_from_parts returns the sum on 1 to 4 ranks for any shape, dtype and layout, even
-    if n does not divide the number of elements
-    """
-    tensors = (
-        ((8,), np.float32, None),
-        ((7,), np.float64, None),
-        ((1,), np.float32, None),
-        ((2,), np.float64, None),
-        ((4,), np.float32, None),
-        ((3, 5), np.int64, ALIKE),
-        ((2, 3), np.float32, MIXED),
-        ((2, 2, 3), np.float64, MIXED),
-        ((), np.float32, None),
-    )
-    for n in SIZES:
-        kept = _two_calls_of(rng, n, "all_reduce_from_parts", the_sum)
-        _sums(world, rng, "collectives.all_reduce_from_parts", n, tensors, kept=kept)
-
-
-def the_sum(xs):
-    return truth.all_reduce(xs, "sum")
-
-
-def _sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
-    """Call a function that sums the ranks' tensors, judge the sums, and return the runs.
-
-    ``tensors`` has (shape, dtype, layout) for each input. ``integers`` draws the entries of the
-    inputs, from ``-high`` to ``high``. ``kept`` is a pair: a request for two further calls, and the
-    expected results of these calls.
-    """
-    inputs = [
-        [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors
-    ]
-    given = [laid_out(xs, layout) for xs, (_, _, layout) in zip(inputs, tensors)]
-    requests = [call(function, own, driver=driver) for own in given]
-    runs = world(n, *requests, *(kept[:1] if kept else ()))
-    for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
-        run.returns(
-            *the_sum(xs), known_mistakes=_in_memory_order(xs, layout, the_sum) if layout else None
-        )
-        run.keeps_inputs()
-    if kept:
-        _keeps_both(runs.pop(), kept[1])
-    return runs
-
-
-@number("1.3")
-@weight(0.5)
-def test_built_from_its_parts(world, rng):
-    """all_reduce_from_parts makes one reduce-scatter of the padded tensor, and then one all-gather
-    of the sums
-    """
-    function = "collectives.all_reduce_from_parts"
-    for n, length in ((2, 9), (3, 10), (4, 8)):
-        shapes = [(length,), tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())]
-        inputs = [[integers(rng, shape) for _ in range(n)] for shape in shapes]
-        runs = world(n, *(call(function, per_rank(*xs)) for xs in inputs))
-        for run, xs in zip(runs, inputs):
-            run.returns(*the_sum(xs))
-            require_two_parts(run, n, xs[0])
-
-
-def require_two_parts(run, n, x):
-    """Fail unless each rank makes one reduce-scatter of x with its padding, then one all-gather."""
-    run.uses_only(
-        "reduce_scatter",
-        "all_gather",
-        because="Build this all-reduce from its two parts.",
-    )
-    length, padded = x.size, -(-x.size // n) * n
-    for rank in range(n):
-        kinds = [o.kind for o in run.operations(rank)]
-        run.require(
-            kinds == ["reduce_scatter", "all_gather"],
-            f"rank {rank} called {kinds} instead of one reduce-scatter and then one all-gather.",
-        )
-        scattering, gathering = run.operations(rank)
-        scattered, gathered = scattering.elements, gathering.elements
-        if gathering.itemsize != x.itemsize:  # it moves a view of the bytes, for example
-            gathered = round(gathered * gathering.itemsize / x.itemsize)
-        run.require(
-            length <= scattered <= padded,
-            f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
-            f" have {padded}. Pass all of these to the reduce-scatter. Do not pad further.",
-        )
-        run.require(
-            length <= gathered <= padded,
-            f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding"
-            f" have {padded}. Gather one block from each rank: the block of sums that it got from"
-            " the reduce-scatter.",
-        )
-
-
-@number("1.3")
-@weight(0.125)
-@on_gloo
-def test_sum_of_parts_requires_no_gradient(world, rng):
-    """all_reduce_from_parts returns a new tensor without requires_grad; its input keeps
-    requires_grad
-    """
-    _stands_alone(world, rng, "all_reduce_from_parts", the_sum)
-
-
-@number("1.4")
-@weight(0.375)
-def test_average_is_exact(world, rng):
-    """On 1 to 4 ranks, average sums first, then divides once by n, and does not use ReduceOp.AVG"""
-    # contiguous() copies a tensor of the layout ALIKE. With None, the tensor is contiguous, and
-    # contiguous() returns the tensor itself.
-    tensors = [((64,), layout) for layout in (ALIKE, None)]
-    tensors += [((21, 3), MIXED), ((2, 3, 5), ALIKE), ((1, 7), None), ((), None)]
-    # The largest entry of each dtype. Sums of four such entries have no rounding errors.
-    dtypes = {np.float32: 9999, np.float64: 10**15}
-    given = [
-        (shape, layout, dtype, most) for dtype, most in dtypes.items() for shape, layout in tensors
-    ]
-    for n in SIZES:
-        inputs = [
-            [integers(rng, shape, d, -most, most) for _ in range(n)] for shape, _, d, most in given
-        ]
-        inputs += [
-            [np.array([np.finfo(dtype).smallest_subnormal, 1, 2], dtype)] * n for dtype in dtypes
-        ]
-        layouts = [layout for _, layout, _, _ in given] + [None] * len(dtypes)
-        requests = [
-            call("collectives.average", laid_out(xs, layout)) for xs, layout in zip(inputs, layouts)
-        ]
-        kept, results = _two_calls_of(rng, n, "average", the_average)
-        *runs, last = world(n, *requests, kept)
-        for run, xs, layout in zip(runs, inputs, layouts):
-            reciprocal = mistakes.reciprocal(truth.reduction(xs, "sum"), n)
-            known = [
-                {mistakes.RECIPROCAL: reciprocal, BEFORE: sum(x / n for x in xs)} for _ in range(n)
-            ]
-            if layout:
-                known = [
-                    one | more
-                    for one, more in zip(known, _in_memory_order(xs, layout, the_average))
-                ]
-            run.returns(*the_average(xs), known_mistakes=known)
-            run.keeps_inputs()
-            for rank in range(n):
-                used = [o.reduction for o in run.operations(rank)]
-                run.require(
-                    "average" not in used,
-                    f"rank {rank} used ReduceOp.AVG, which some backends do not have. Sum, then"
-                    " divide by n.",
-                )
-        _keeps_both(last, results)
-
-
-def the_average(xs):
-    return truth.all_reduce(xs, "average")
-
-
-@number("1.4")
-@weight(0.25)
-def test_average_of_integers(world, rng):
-    """average raises ValueError with the dtype if the tensor has an integer dtype"""
-    for n in (1, 3):
-        requests = [
-            call("collectives.average", integers(rng, (4,), dtype), may_raise=True)
-            for dtype in (np.int64, np.int32)
-        ]
-        for run, name in zip(world(n, *requests), ("int64", "int32")):
-            run.raises_value_error(name)
-
-
-@number("1.4")
-@weight(0.125)
-@on_gloo
-def test_average_requires_no_gradient(world, rng):
-    """average returns a new tensor without requires_grad; its input keeps requires_grad"""
-    _stands_alone(world, rng, "average", the_average)
-
-
-@number("1.5")
-@weight(0.875)
-def test_compute_does_not_wait(world, rng):
-    """overlapped_all_reduce calls compute while the all-reduce is running, even if other ranks have
-    not begun
-    """
-    for n in (2, 3, 4):
-        # One of the tensors has one dimension, and the other one has two or three.
-        wide = tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())
-        shapes = [(5,), wide] if rng.integers(2) else [wide, (5,)]
-        inputs = [[integers(rng, shape) for _ in range(n)] for shape in shapes]
-        requests = []
-        for early, xs in zip((0, n - 1), inputs):
-            # All other ranks begin only after the early rank's compute has ended. If the early rank
-            # waits for the other ranks before or in compute, its compute never ends.
-            delays = {
-                rank: Delay(until="compute ended", on=early) for rank in range(n) if rank != early
-            }
-            requests.append(
-                call(
-                    "collectives.overlapped_all_reduce",
-                    per_rank(*xs),
-                    Probe("compute", 7),
-                    delays=delays,
-                )
-            )
-        for run, xs in zip(world(n, *requests), inputs):
-            run.returns(
-                *[(sum(xs), 7)] * n, label="the result, [0] the sum and [1] what compute returned,"
-            )
-            run.waits_for_nobody(
-                "the ranks waited for each other before compute began, so nothing overlaps."
-                " Call compute before wait()."
-            )
-            for rank in range(n):
-                began = run.marks(rank, "compute began")
-                run.require(
-                    len(began) == 1,
-                    f"rank {rank} called compute {len(began)} times instead of once.",
-                )
-                done = run.operations(rank)
-                started = [o for o in done if o.kind == "all_reduce" and o.traffic > 0]
-                before = [o for o in done if o.at < began[0].at and o.traffic > 0]
-                sentence = (
-                    f"rank {rank} began to compute before it had started an all-reduce, so the"
-                    " all-reduce does not overlap."
-                )
-                if before:
-                    sentence += f" Before that, it had started: {listed(before)}."
-                run.require(bool(started) and started[0].at <= began[0].at, sentence)
-                early = sum(o.bytes for o in before if o.kind == "all_reduce")
-                sentence = (
-                    f"Before rank {rank} began to compute, it had started only: {listed(before)}."
-                    f" But the tensor has {xs[0].nbytes} bytes. Start the all-reduce of the whole"
-                    " tensor before you call compute."
-                )
-                run.require(early >= xs[0].nbytes, sentence)
-                sent, enough = sum(o.traffic for o in done), 2 * (n - 1) / n * xs[0].nbytes
-                sentence = (
-                    f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough:.0f} are"
-                    " enough for the all-reduce of this tensor. Start one all-reduce, and no other"
-                    " communication."
-                )
-                run.require(sent <= enough + 0.5, sentence)
-
-
-@number("1.5")
-@weight(0.375)
-def test_it_waits_before_it_returns(world, rng):
-    """overlapped_all_reduce does not change its input, and returns the complete sum, even on a
-    rank that is far ahead of the other ranks
-    """
-    tensors = (
-        ((3, 4), np.float64, MIXED),  # in this call, all ranks but rank 0 begin late
-        ((5,), np.float32, None),
-        ((1, 4), np.int64, None),
-        ((2, 2, 3), np.float32, ALIKE),
-        ((), np.float64, None),
-    )
-    function, compute = "collectives.overlapped_all_reduce", Probe("compute", "done")
-    for n in SIZES:
-        inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
-        late = {rank: Delay(until="call began", on=0, then=0.15) for rank in range(1, n)}
-        requests = [
-            call(function, laid_out(xs, layout), compute, delays={} if i else late)
-            for i, (xs, (_, _, layout)) in enumerate(zip(inputs, tensors))
-        ]
-        kept, results = _two_calls_of(rng, n, "overlapped_all_reduce", _with_done, compute)
-        *runs, last = world(n, *requests, kept)
-        for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
-            known = _in_memory_order(xs, layout, the_sum) if layout else [{}] * n
-            known = [
-                {name: (total, "done") for name, total in of_rank.items()} for of_rank in known
-            ]
-            run.returns(*_with_done(xs), known_mistakes=known)
-            run.keeps_inputs()
-        _keeps_both(last, results)
-
-
-def _with_done(xs):
-    return [(total, "done") for total in the_sum(xs)]
-
-
-@number("1.5")
-@weight(0.125)
-def test_compute_may_read(world, rng):
-    """The input keeps its values during the all-reduce, so compute can read it"""
-    xs = [integers(rng, (2, 3)) for _ in range(2)]
-    # Rank 0 reads its input only after rank 1 has the sum. By this time, an all-reduce that uses
-    # rank 0's input as its buffer has overwritten this input.
-    delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
-    (run,) = world(
-        2,
-        call(
-            "collectives.overlapped_all_reduce",
-            per_rank(*xs),
-            driver="read_while_computing",
-            delays=delays,
-        ),
-    )
-    total = sum(xs)
-    lent = (
-        "`compute` read the sum instead of the input, because the all-reduce overwrote the"
-        " caller's tensor. Start the all-reduce on a copy."
-    )
-    in_use = (
-        "`compute` read the tensor while the all-reduce was using it. If the all-reduce works in"
-        " the caller's tensor, start it on a copy."
-    )
-    known = [{lent: (total, total), in_use: (total, np.full_like(x, np.nan))} for x in xs]
-    run.returns(*((total, x) for x in xs), known_mistakes=known)
-
-
-@number("1.5")
-@weight(0.125)
-@on_gloo
-def test_overlapped_sum_requires_no_gradient(world, rng):
-    """overlapped_all_reduce returns a new tensor without requires_grad; its input keeps
-    requires_grad
-    """
-    _stands_alone(world, rng, "overlapped_all_reduce", _with_done, Probe("compute", "done"))
-
-
-@number("1.6")
-@weight(0.25)
-def test_shift_right(world, rng):
-    """shift_right returns the left neighbour's tensor, small or large, on 1 to 4 ranks; each rank
-    sends once
-    """
-    tensors = (
-        ((4,), np.float32, None),
-        ((3, 2), np.int64, MIXED),
-        ((2, 2, 3), np.float64, ALIKE),
-        ((1 << 18,), np.float32, None),
-        ((), np.float32, None),
-        ((1,), np.float64, None),
-    )
-    for n in SIZES:
-        inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
-        requests = [
-            call("collectives.shift_right", laid_out(xs, layout), driver="received_at_wait")
-            for xs, (_, _, layout) in zip(inputs, tensors)
-        ]
-        kept, results = _two_calls_of(rng, n, "shift_right", shifted)
-        *runs, last = world(n, *requests, kept)
-        for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
-            known = _in_memory_order(xs, layout, shifted) if layout else [{}] * n
-            if n > 2:
-                wrong_way = (
-                    "this is the right neighbour's tensor. Send to the right, and receive from the"
-                    " left"
-                )
-                known = [
-                    of_rank | {wrong_way: xs[(rank + 1) % n]} for rank, of_rank in enumerate(known)
-                ]
-            run.returns(*shifted(xs), known_mistakes=known)
-            run.keeps_inputs()
-            if n > 1:
-                _sends_once(run, xs)
-        _keeps_both(last, results)
-
-
-def shifted(xs):
-    return [xs[rank - 1] for rank in range(len(xs))]
-
-
-def _sends_once(run, xs):
-    n = len(xs)
-    run.uses_only("send", "recv", because=NEIGHBOURS)
-    for rank in range(n):
-        # Compare bytes, not elements: a program may send another view of the same memory.
-        sends = [(o.peer, o.bytes) for o in run.operations(rank) if o.kind == "send"]
-        told = " and ".join(f"{size} bytes to rank {peer}" for peer, size in sends) or "nothing"
-        right, due = (rank + 1) % n, xs[rank].nbytes
-        sentence = f"Send the whole tensor ({due} bytes) to rank {right} once, and nothing else."
-        run.require(sends == [(right, due)], f"rank {rank} sent {told}. {sentence}")
-
-
-@number("1.6")
-@weight(0.125)
-def test_the_send_has_ended(world, rng):
-    """If the caller overwrites the input after shift_right returns, a late neighbour still gets the
-    original values
-    """
-    for n in (2, 3):
-        xs = [integers(rng, (5,)) for _ in range(n)]
-        late = {1: Delay(until="", on=0, patience=1)}
-        requests = call(
-            "collectives.shift_right",
-            per_rank(*xs),
-            driver="overwritten_after",
-            after=99,
-            delays=late,
-        )
-        (run,) = world(n, requests)
-        early = (
-            "the message was overwritten: the send was still under way when the function"
-            " returned. Call wait() before you return"
-        )
-        run.returns(*shifted(xs), known_mistakes=[{early: np.full_like(x, 99)} for x in xs])
-
-
-@number("1.6")
-@weight(0.125)
-def test_shift_right_at_the_same_time(world, rng):
-    """shift_right: if one rank begins late, other ranks send before it begins (3 and 4 ranks)"""
-    for n in (3, 4):
-        _send_at_the_same_time(world, rng, "shift_right", n, shifted)
-
-
-def _send_at_the_same_time(world, rng, function, n, right):
-    """Fail if all ranks wait for one rank before they send.
-
-    In the first call, no rank is late. In each further call, a different rank is late: it begins
-    only when all other ranks wait. If neighbours take turns and even ranks send first, some other
-    rank has sent before the late rank begins. But in a wrong ring, one rank sends first, and all
-    other ranks receive before they send. In the call in which this first rank is late, no other
-    rank has sent before it begins.
-    """
-    inputs = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(n + 1)]
-    delays = [{}, *({late: Delay(STANDSTILL, on=(late + 1) % n)} for late in range(n))]
-    requests = [
-        call(f"collectives.{function}", per_rank(*xs), delays=delay)
-        for xs, delay in zip(inputs, delays)
-    ]
-    for late, (run, xs) in enumerate(zip(world(n, *requests), inputs), start=-1):
-        run.returns(*right(xs))
-        # All ranks make a process group together, so they may have waited for the late rank there.
-        if late < 0 or any(run.groups_made(rank) for rank in range(n)):
-            continue
-        began = run.passed(late, "call began")
-        early = [
-            o
-            for rank in range(n)
-            for o in run.operations(rank)
-            if rank != late and o.kind == "send" and o.at < began
-        ]
-        run.require(
-            bool(early),
-            f"rank {late} of {n} began late in this call, and until then no other rank sent"
-            f" anything. Likely: rank {late} sends first, and all other ranks receive before they"
-            " send. Then only one rank sends at a time, and a step takes n times as long."
-            " dist.batch_isend_irecv lets all ranks send at the same time.",
-        )
-
-
-@number("1.6")
-@weight(0.0625)
-@in_strict_order
-def test_shift_right_in_the_order_of_gpus(world, rng):
-    """shift_right works without deadlock on 3 and 4 ranks if a rank's operations run in order, as
-    on GPUs
-    """
-    for n in (3, 4):
-        xs = [integers(rng, (2, 3)) for _ in range(n)]
-        (run,) = world(n, call("collectives.shift_right", per_rank(*xs)))
-        run.returns(*shifted(xs))
-        _sends_once(run, xs)
-
-
-@number("1.6")
-@weight(0.125)
-@on_gloo
-def test_neighbours_tensor_requires_no_gradient(world, rng):
-    """shift_right returns a new tensor without requires_grad; its input keeps requires_grad"""
-    _stands_alone(world, rng, "shift_right", shifted)
-
-
-@number("1.7")
-@weight(1.875)
-def test_ring_values(world, rng):
-    """ring_all_reduce returns the sum and does not change its input, also in a second call (1 to 4
-    ranks; any shape, dtype and layout)
-    """
-    tensors = (
-        ((12,), np.float32, None),
-        ((7,), np.float64, None),
-        ((1,), np.float32, None),
-        ((2,), np.int64, None),
-        ((4,), np.float64, None),
-        ((3, 5), np.float32, ALIKE),
-        ((2, 3), np.int64, MIXED),
-        ((2, 2, 3), np.float64, MIXED),
-        ((), np.float64, None),
-        ((12,), np.float32, None),
-    )
-    for n in SIZES:
-        kept = _two_calls_of(rng, n, "ring_all_reduce", the_sum)
-        for run in _ring_sums(world, rng, n, tensors, kept):
-            run.uses_only("send", "recv", because=RING)
-
-
-def _ring_sums(world, rng, n, tensors, kept=None, high=50):
-    return _sums(
-        world,
-        rng,
-        "collectives.ring_all_reduce",
-        n,
-        tensors,
-        kept,
-        driver="received_at_wait",
-        high=high,
-    )
-
-
-@number("1.7")
-@weight(0.125)
-@on_gloo
-def test_ring_sum_requires_no_gradient(world, rng):
-    """ring_all_reduce returns a new tensor without requires_grad; its input keeps requires_grad"""
-    _stands_alone(world, rng, "ring_all_reduce", the_sum)
-
-
-@number("1.7")
-@weight(0.125)
-@in_strict_order
-def test_ring_in_the_order_of_gpus(world, rng):
-    """ring_all_reduce works without deadlock on 3 and 4 ranks if a rank's operations run in order,
-    as on GPUs
-    """
-    for n in (3, 4):
-        (run,) = _ring_sums(world, rng, n, [((7,), np.float32, None)])
-        run.uses_only("send", "recv", because=RING)
-
-
-@number("1.7")
-@weight(1.25)
-def test_ring_traffic(world, rng):
-    """ring_all_reduce passes chunks round the ring: each rank sends at most 2(n−1) chunks, each 1/n
-    of the tensor (2 to 5 ranks)
-    """
-    cases = (2, (8,)), (3, (10, 4096, 2)), (4, (7, 4096, 3, 1)), (5, (11, 4096, 2))
-    for n, lengths in cases:
-        lengths = (*lengths, int(rng.integers(n, 64)))
-        # These integers have 61 bits, so they cannot travel in fewer bytes.
-        tensors = [((length,), np.int64, None) for length in lengths]
-        # Rows are not chunks: n does not have to divide the number of rows.
-        tensors.append(((int(rng.integers(1, n)), int(rng.integers(n, 64))), np.int64, None))
-        runs = _ring_sums(world, rng, n, tensors, high=1 << 60)
-        for run, length in zip(runs, [math.prod(shape) for shape, *_ in tensors]):
-            run.uses_only("send", "recv", because=RING)
-            for rank in range(n):
-                _sends_chunks(run, rank, n, length)
-            _goes_round(run, n)
-
-
-def _sends_chunks(run, rank, n, length):
-    """Fail unless a rank sends chunks of the tensor, and only to its neighbours.
-
-    Each send may have at most one chunk, and all sends of the rank together at most 2(n−1) chunks.
-    The rank must also send at least its share. Otherwise another rank has to send more.
-    """
-    sends = [o for o in run.operations(rank) if o.kind == "send"]
-    strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
-    run.require(
-        not strangers,
-        f"rank {rank} sent to rank {strangers[0] if strangers else 0}, which is not its neighbour.",
-    )
-    sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
-    run.require(bool(sends) or length < n, sentence)
-    largest = -(-max((o.bytes for o in sends), default=0) // 8)  # rounded up to whole elements
-    chunk = -(-length // n)
-    sentence = (
-        f"rank {rank} sent {largest} of {length} elements at once. In each step of the ring, a"
-        " rank sends one chunk:"
-    )
-    run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk} elements.")
-    total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 8
-    least = 2 * (n - 1) * (length // n) * 8
-    sentence = (
-        f"rank {rank} sent {total} bytes; a ring needs {most} bytes: 2(n−1) chunks of 1/n of the"
-        " tensor."
-    )
-    run.require(least <= total <= most, sentence)
-
-
-def _goes_round(run, n):
-    """Fail unless, in each of the two phases, all ranks send in the same direction.
-
-    Every rank must have sent to its neighbours only. A rank that sends 2(n−1) times has phases of
-    n−1 sends. A rank that leaves out empty chunks may have shorter phases.
-    """
-    if n == 2:  # the right neighbour is also the left one
-        return
-    ways = [
-        ["right" if o.peer == (rank + 1) % n else "left" for o in own if o.kind == "send"]
-        for rank, own in enumerate(run.operations(rank) for rank in range(n))
-    ]
-    advice = (
-        " A ring has two phases of n−1 steps. In each phase, all ranks send in the same"
-        " direction. Likely: ranks exchange chunks directly, and do not pass them on. In each"
-        " step, send to the right neighbour the chunk that came from the left neighbour in the"
-        " previous step."
-    )
-    for rank, own in enumerate(ways):
-        order = ", ".join(own)
-        sentence = f"rank {rank} of {n} sent to these neighbours, in this order: {order}.{advice}"
-        run.require(sum(a != b for a, b in pairwise(own)) <= 1, sentence)
-        is_whole = len(own) == 2 * (n - 1) and len(set(own)) == 2
-        run.require(not is_whole or own[n - 2] != own[n - 1], sentence)
-    for phase, at in (("first", 0), ("last", -1)):
-        found = {rank: own[at] for rank, own in enumerate(ways) if len(own) == 2 * (n - 1)}
-        for rank, way in found.items():
-            one, its = next(iter(found.items()))
-            sentence = (
-                f"in the {phase} phase, rank {one} sent to its {its} neighbour, and rank {rank} to"
-                f" its {way} neighbour.{advice}"
-            )
-            run.require(way == its, sentence)
-
-
-@number("1.7")
-@weight(0.125)
-def test_ring_at_the_same_time(world, rng):
-    """ring_all_reduce: if one rank begins late, other ranks send before it begins (3 and 4
-    ranks)
-    """
-    for n in (3, 4):
-        _send_at_the_same_time(world, rng, "ring_all_reduce", n, the_sum)
-
-
-@number("1.7")
-@weight(0.375)
-def test_ring_steps(world, rng):
-    """ring_all_reduce sends at most 2(n−1) times per rank, and in the dtype of the tensor; a single
-    rank sends nothing
-    """
-    for n in SIZES:
-        for dtype, high in ((np.int64, 1 << 60), (np.float32, 50)):
-            (run,) = _ring_sums(world, rng, n, [((4096,), dtype, None)], high=high)
-            run.uses_only("send", "recv", because=RING)
-            for rank in range(n):
-                _sends_few(run, rank, n, np.dtype(dtype))
-
-
-def _sends_few(run, rank, n, dtype):
-    """Fail if a rank sends too often, or if it sends entries with more bytes than the tensor's."""
-    sends = [o for o in run.operations(rank) if o.kind == "send"]
-    run.require(
-        len(sends) <= 2 * (n - 1),
-        f"rank {rank} sent {often(len(sends))}. Two phases of n−1 steps need {2 * (n - 1)} sends.",
-    )
-    wide = [o for o in sends if o.itemsize > dtype.itemsize]
-    run.require(
-        not wide,
-        f"rank {rank} sends entries that have more bytes than the entries of its {dtype} tensor:"
-        f" {listed(wide)}. Send chunks in the dtype of the tensor.",
-    )

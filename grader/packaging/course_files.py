@@ -13,7 +13,20 @@ TEXT = "handout/ASSIGNMENT.md"
 # Further files of each part. A part also has a file in handout/ and files of checks, which have the
 # part's name and are not listed here. A file may belong to several parts.
 ALSO = {
-    "benchmarking": ("handout/bandwidth/",),
+    "collectives": (
+        "grader/hidden/test_all_reduce_from_parts.py",
+        "grader/hidden/test_average.py",
+        "grader/hidden/test_overlapped_all_reduce.py",
+        "grader/hidden/test_ring.py",
+        "grader/hidden/collective_problem.py",
+    ),
+    "benchmarking": (
+        "handout/bandwidth/",
+        "grader/hidden/test_stopwatch.py",
+        "grader/hidden/test_sweep.py",
+        "grader/hidden/test_latency_model.py",
+        "grader/hidden/benchmark_answers.py",
+    ),
     "data_parallel": (
         "grader/hidden/test_gradient_buckets.py",
         "grader/hidden/bucket_problem.py",
@@ -26,6 +39,10 @@ ALSO = {
         "grader/hidden/given_tensors.py",
     ),
     "tensor_parallel": (
+        "grader/hidden/test_tensor_parallel_backward.py",
+        "grader/hidden/test_megatron_operators.py",
+        "grader/hidden/test_megatron_pair.py",
+        "grader/hidden/tensor_problem.py",
         "grader/hidden/kept_memory.py",
         "grader/hidden/two_calls.py",
         "grader/hidden/given_tensors.py",

@@ -5,7 +5,7 @@ exchange of times.
 import pytest
 
 from grader.check.api import CheckFailed, call
-from grader.hidden.test_benchmarking import require_exchange, require_meetings
+from grader.hidden.test_stopwatch import require_exchange, require_meetings
 
 PROGRAM = """
     def watch(operation, warm_up, iterations, clock, synchronize, barrier):

@@ -1,0 +1,129 @@
+"""Makes the inputs of the checks of part 1, and judges what several functions promise.
+
+Inputs are random integers, also in float tensors. The integers are so small that their sums and
+products have no rounding errors. So comparisons are exact. Only the averages of problem 1.1 are
+compared with a tolerance.
+"""
+
+import numpy as np
+
+from grader.check.api import RequiresGrad, Strided, call, mixed, per_rank
+from grader.reference import collective_mistakes as mistakes
+from grader.reference import collectives as truth
+
+SIZES = (1, 2, 3, 4)
+KEPT = "the list of two calls' results, kept together,"
+
+
+def integers(rng, shape, dtype=np.float32, low=-50, high=50):
+    """Return random integers from ``low`` to ``high``, without zero, in any dtype.
+
+    If ``low`` is −50, as by default, the integers of a 64-bit dtype are multiplied by a constant.
+    Then they are so large that a smaller dtype would change them.
+    """
+    values = rng.integers(low, high, size=shape)
+    values = np.where(values == 0, high, values)
+    if low == -50 and np.dtype(dtype).itemsize == 8:
+        values = values * ((1 << 54) + 1 if dtype is np.int64 else (1 << 40) + 1)
+    return values.astype(dtype)
+
+
+# Layouts of tensors that are not contiguous. ALIKE is the same layout on all ranks, and MIXED is a
+# different layout on each rank.
+ALIKE, MIXED = "alike", "mixed"
+
+
+def laid_out(tensors, layout):
+    """Return the tensors, one for each rank, in a layout: ALIKE, MIXED, or contiguous if None."""
+    if layout == MIXED:
+        return mixed(*tensors)
+    return per_rank(*(x if x is None or not layout else Strided(x) for x in tensors))
+
+
+def orders(given):
+    """Return each rank's memory order, "C" or "F", for ``in_memory_order``."""
+    return [
+        "F" if isinstance(x, Strided) and x.layout.startswith("transpose") else "C"
+        for x in given.values
+    ]
+
+
+def in_memory_order(xs, layout, combine=None, received=False):
+    """Return, for each rank, a dict from the mistake MEMORY to its result.
+
+    The dict is empty if the rank has no result. In this mistake, the ranks combine their entries in
+    the order in which they lie in memory. If ``received`` is True, ranks only receive. In this
+    case, contiguous memory is sent, and each rank stores the received entries in the memory order
+    of its own tensor.
+    """
+    theirs = orders(laid_out(xs, layout))
+    if received:
+        found = [x.ravel().reshape(x.shape, order=order) for x, order in zip(xs, theirs)]
+    else:
+        found = mistakes.in_memory_order(xs, theirs, combine)
+    return [{} if array is None else {mistakes.MEMORY: array} for array in found]
+
+
+def two_calls_of(rng, n, function, right, *more):
+    """Return a request that calls ``function`` twice, and the right results of both calls.
+
+    ``more`` are further arguments, the same in both calls. ``right`` computes the results of a call
+    from the tensors of all ranks.
+    """
+    pair = [[integers(rng, (5,)) for _ in range(n)] for _ in range(2)]
+    turns = [per_rank(*([x, *more] for x in xs)) for xs in pair]
+    return call(f"collectives.{function}", *turns, driver="in_turn"), [right(xs) for xs in pair]
+
+
+def keeps_both(run, results):
+    """Fail if a result of one of the two calls is wrong after the second call.
+
+    ``results`` has the right results of the first call and of the second call, each for all ranks.
+    """
+    first, second = results
+    run.returns(
+        *map(list, zip(first, second)),
+        label=KEPT,
+        known_mistakes=[{mistakes.OVERWRITTEN: [own, own]} for own in second],
+    )
+
+
+def stands_alone(world, rng, function, right, *more):
+    """Fail if a function returns a view of its tensor, or a tensor that requires a gradient.
+
+    Also fail if the function changes ``requires_grad`` of its tensor. The function gets the tensor
+    and the arguments ``more``.
+    """
+    xs = [integers(rng, (5,)) for _ in range(2)]
+    leaves = per_rank(*map(RequiresGrad, xs))
+    (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
+    run.returns_without_gradient(*right(xs))
+    run.returns_new_memory()
+    run.keeps_gradient_flags()
+
+
+def the_sum(xs):
+    return truth.all_reduce(xs, "sum")
+
+
+def sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
+    """Call a function that sums the ranks' tensors, judge the sums, and return the runs.
+
+    ``tensors`` has (shape, dtype, layout) for each input. ``integers`` draws the entries of the
+    inputs, from ``-high`` to ``high``. ``kept`` is a pair: a request for two further calls, and the
+    expected results of these calls.
+    """
+    inputs = [
+        [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors
+    ]
+    given = [laid_out(xs, layout) for xs, (_, _, layout) in zip(inputs, tensors)]
+    requests = [call(function, own, driver=driver) for own in given]
+    runs = world(n, *requests, *(kept[:1] if kept else ()))
+    for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
+        run.returns(
+            *the_sum(xs), known_mistakes=in_memory_order(xs, layout, the_sum) if layout else None
+        )
+        run.keeps_inputs()
+    if kept:
+        keeps_both(runs.pop(), kept[1])
+    return runs

@@ -1,0 +1,100 @@
+"""Problem 1.3 · The hidden checks of an all-reduce from a reduce-scatter and an all-gather.
+
+The checks run on 1 to 4 ranks. Comparisons are exact: see ``collective_problem.py``.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check.api import call, on_gloo, per_rank
+from grader.hidden.collective_problem import (
+    ALIKE,
+    MIXED,
+    SIZES,
+    integers,
+    stands_alone,
+    sums,
+    the_sum,
+    two_calls_of,
+)
+
+SEEDED_AS = "test_collectives.py"
+
+
+@number("1.3")
+@weight(0.875)
+def test_all_reduce_from_parts(world, rng):
+    """all_reduce_from_parts returns the sum on 1 to 4 ranks for any shape, dtype and layout, even
+    if n does not divide the number of elements
+    """
+    tensors = (
+        ((8,), np.float32, None),
+        ((7,), np.float64, None),
+        ((1,), np.float32, None),
+        ((2,), np.float64, None),
+        ((4,), np.float32, None),
+        ((3, 5), np.int64, ALIKE),
+        ((2, 3), np.float32, MIXED),
+        ((2, 2, 3), np.float64, MIXED),
+        ((), np.float32, None),
+    )
+    for n in SIZES:
+        kept = two_calls_of(rng, n, "all_reduce_from_parts", the_sum)
+        sums(world, rng, "collectives.all_reduce_from_parts", n, tensors, kept=kept)
+
+
+@number("1.3")
+@weight(0.5)
+def test_built_from_its_parts(world, rng):
+    """all_reduce_from_parts makes one reduce-scatter of the padded tensor, and then one all-gather
+    of the sums
+    """
+    function = "collectives.all_reduce_from_parts"
+    for n, length in ((2, 9), (3, 10), (4, 8)):
+        shapes = [(length,), tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())]
+        inputs = [[integers(rng, shape) for _ in range(n)] for shape in shapes]
+        runs = world(n, *(call(function, per_rank(*xs)) for xs in inputs))
+        for run, xs in zip(runs, inputs):
+            run.returns(*the_sum(xs))
+            require_two_parts(run, n, xs[0])
+
+
+def require_two_parts(run, n, x):
+    """Fail unless each rank makes one reduce-scatter of x with its padding, then one all-gather."""
+    run.uses_only(
+        "reduce_scatter",
+        "all_gather",
+        because="Build this all-reduce from its two parts.",
+    )
+    length, padded = x.size, -(-x.size // n) * n
+    for rank in range(n):
+        kinds = [o.kind for o in run.operations(rank)]
+        run.require(
+            kinds == ["reduce_scatter", "all_gather"],
+            f"rank {rank} called {kinds} instead of one reduce-scatter and then one all-gather.",
+        )
+        scattering, gathering = run.operations(rank)
+        scattered, gathered = scattering.elements, gathering.elements
+        if gathering.itemsize != x.itemsize:  # it moves a view of the bytes, for example
+            gathered = round(gathered * gathering.itemsize / x.itemsize)
+        run.require(
+            length <= scattered <= padded,
+            f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
+            f" have {padded}. Pass all of these to the reduce-scatter. Do not pad further.",
+        )
+        run.require(
+            length <= gathered <= padded,
+            f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding"
+            f" have {padded}. Gather one block from each rank: the block of sums that it got from"
+            " the reduce-scatter.",
+        )
+
+
+@number("1.3")
+@weight(0.125)
+@on_gloo
+def test_sum_of_parts_requires_no_gradient(world, rng):
+    """all_reduce_from_parts returns a new tensor without requires_grad; its input keeps
+    requires_grad
+    """
+    stands_alone(world, rng, "all_reduce_from_parts", the_sum)

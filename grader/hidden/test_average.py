@@ -1,0 +1,100 @@
+"""Problem 1.4 · The hidden checks of ``average``, on 1 to 4 ranks.
+
+Comparisons are exact: see ``collective_problem.py``.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check.api import call, on_gloo
+from grader.hidden.collective_problem import (
+    ALIKE,
+    MIXED,
+    SIZES,
+    in_memory_order,
+    integers,
+    keeps_both,
+    laid_out,
+    stands_alone,
+    two_calls_of,
+)
+from grader.reference import collective_mistakes as mistakes
+from grader.reference import collectives as truth
+
+SEEDED_AS = "test_collectives.py"
+BEFORE = (
+    "the values were divided by n before the sum, so n quotients were rounded. Sum first, then"
+    " divide the sum once"
+)
+
+
+@number("1.4")
+@weight(0.375)
+def test_average_is_exact(world, rng):
+    """On 1 to 4 ranks, average sums first, then divides once by n, and does not use ReduceOp.AVG"""
+    # contiguous() copies a tensor of the layout ALIKE. With None, the tensor is contiguous, and
+    # contiguous() returns the tensor itself.
+    tensors = [((64,), layout) for layout in (ALIKE, None)]
+    tensors += [((21, 3), MIXED), ((2, 3, 5), ALIKE), ((1, 7), None), ((), None)]
+    # The largest entry of each dtype. Sums of four such entries have no rounding errors.
+    dtypes = {np.float32: 9999, np.float64: 10**15}
+    given = [
+        (shape, layout, dtype, most) for dtype, most in dtypes.items() for shape, layout in tensors
+    ]
+    for n in SIZES:
+        inputs = [
+            [integers(rng, shape, d, -most, most) for _ in range(n)] for shape, _, d, most in given
+        ]
+        inputs += [
+            [np.array([np.finfo(dtype).smallest_subnormal, 1, 2], dtype)] * n for dtype in dtypes
+        ]
+        layouts = [layout for _, layout, _, _ in given] + [None] * len(dtypes)
+        requests = [
+            call("collectives.average", laid_out(xs, layout)) for xs, layout in zip(inputs, layouts)
+        ]
+        kept, results = two_calls_of(rng, n, "average", the_average)
+        *runs, last = world(n, *requests, kept)
+        for run, xs, layout in zip(runs, inputs, layouts):
+            reciprocal = mistakes.reciprocal(truth.reduction(xs, "sum"), n)
+            known = [
+                {mistakes.RECIPROCAL: reciprocal, BEFORE: sum(x / n for x in xs)} for _ in range(n)
+            ]
+            if layout:
+                known = [
+                    one | more for one, more in zip(known, in_memory_order(xs, layout, the_average))
+                ]
+            run.returns(*the_average(xs), known_mistakes=known)
+            run.keeps_inputs()
+            for rank in range(n):
+                used = [o.reduction for o in run.operations(rank)]
+                run.require(
+                    "average" not in used,
+                    f"rank {rank} used ReduceOp.AVG, which some backends do not have. Sum, then"
+                    " divide by n.",
+                )
+        keeps_both(last, results)
+
+
+def the_average(xs):
+    return truth.all_reduce(xs, "average")
+
+
+@number("1.4")
+@weight(0.25)
+def test_average_of_integers(world, rng):
+    """average raises ValueError with the dtype if the tensor has an integer dtype"""
+    for n in (1, 3):
+        requests = [
+            call("collectives.average", integers(rng, (4,), dtype), may_raise=True)
+            for dtype in (np.int64, np.int32)
+        ]
+        for run, name in zip(world(n, *requests), ("int64", "int32")):
+            run.raises_value_error(name)
+
+
+@number("1.4")
+@weight(0.125)
+@on_gloo
+def test_average_requires_no_gradient(world, rng):
+    """average returns a new tensor without requires_grad; its input keeps requires_grad"""
+    stands_alone(world, rng, "average", the_average)

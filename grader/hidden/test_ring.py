@@ -1,0 +1,360 @@
+"""Problems 1.6 and 1.7 · The hidden checks of the neighbour exchange and of the ring all-reduce.
+
+The checks run on 1 to 4 ranks, and those of the ring's traffic also on 5 ranks. Comparisons are
+exact: see ``collective_problem.py``.
+"""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check.api import STANDSTILL, Delay, call, in_strict_order, listed, on_gloo, per_rank
+from grader.hidden.collective_problem import (
+    ALIKE,
+    MIXED,
+    SIZES,
+    in_memory_order,
+    integers,
+    keeps_both,
+    laid_out,
+    stands_alone,
+    sums,
+    the_sum,
+    two_calls_of,
+)
+from grader.reference.counting import often
+
+SEEDED_AS = "test_collectives.py"
+RING = "Build the ring from sends and receives only."
+NEIGHBOURS = (
+    "Use only sends and receives: send to the right neighbour, and receive from the left one."
+)
+
+
+@number("1.6")
+@weight(0.25)
+def test_shift_right(world, rng):
+    """shift_right returns the left neighbour's tensor, small or large, on 1 to 4 ranks; each rank
+    sends once
+    """
+    tensors = (
+        ((4,), np.float32, None),
+        ((3, 2), np.int64, MIXED),
+        ((2, 2, 3), np.float64, ALIKE),
+        ((1 << 18,), np.float32, None),
+        ((), np.float32, None),
+        ((1,), np.float64, None),
+    )
+    for n in SIZES:
+        inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
+        requests = [
+            call("collectives.shift_right", laid_out(xs, layout), driver="received_at_wait")
+            for xs, (_, _, layout) in zip(inputs, tensors)
+        ]
+        kept, results = two_calls_of(rng, n, "shift_right", shifted)
+        *runs, last = world(n, *requests, kept)
+        for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
+            known = in_memory_order(xs, layout, shifted) if layout else [{}] * n
+            if n > 2:
+                wrong_way = (
+                    "this is the right neighbour's tensor. Send to the right, and receive from the"
+                    " left"
+                )
+                known = [
+                    of_rank | {wrong_way: xs[(rank + 1) % n]} for rank, of_rank in enumerate(known)
+                ]
+            run.returns(*shifted(xs), known_mistakes=known)
+            run.keeps_inputs()
+            if n > 1:
+                _sends_once(run, xs)
+        keeps_both(last, results)
+
+
+def shifted(xs):
+    return [xs[rank - 1] for rank in range(len(xs))]
+
+
+def _sends_once(run, xs):
+    n = len(xs)
+    run.uses_only("send", "recv", because=NEIGHBOURS)
+    for rank in range(n):
+        # Compare bytes, not elements: a program may send another view of the same memory.
+        sends = [(o.peer, o.bytes) for o in run.operations(rank) if o.kind == "send"]
+        told = " and ".join(f"{size} bytes to rank {peer}" for peer, size in sends) or "nothing"
+        right, due = (rank + 1) % n, xs[rank].nbytes
+        sentence = f"Send the whole tensor ({due} bytes) to rank {right} once, and nothing else."
+        run.require(sends == [(right, due)], f"rank {rank} sent {told}. {sentence}")
+
+
+@number("1.6")
+@weight(0.125)
+def test_the_send_has_ended(world, rng):
+    """If the caller overwrites the input after shift_right returns, a late neighbour still gets the
+    original values
+    """
+    for n in (2, 3):
+        xs = [integers(rng, (5,)) for _ in range(n)]
+        late = {1: Delay(until="", on=0, patience=1)}
+        requests = call(
+            "collectives.shift_right",
+            per_rank(*xs),
+            driver="overwritten_after",
+            after=99,
+            delays=late,
+        )
+        (run,) = world(n, requests)
+        early = (
+            "the message was overwritten: the send was still under way when the function"
+            " returned. Call wait() before you return"
+        )
+        run.returns(*shifted(xs), known_mistakes=[{early: np.full_like(x, 99)} for x in xs])
+
+
+@number("1.6")
+@weight(0.125)
+def test_shift_right_at_the_same_time(world, rng):
+    """shift_right: if one rank begins late, other ranks send before it begins (3 and 4 ranks)"""
+    for n in (3, 4):
+        _send_at_the_same_time(world, rng, "shift_right", n, shifted)
+
+
+def _send_at_the_same_time(world, rng, function, n, right):
+    """Fail if all ranks wait for one rank before they send.
+
+    In the first call, no rank is late. In each further call, a different rank is late: it begins
+    only when all other ranks wait. If neighbours take turns and even ranks send first, some other
+    rank has sent before the late rank begins. But in a wrong ring, one rank sends first, and all
+    other ranks receive before they send. In the call in which this first rank is late, no other
+    rank has sent before it begins.
+    """
+    inputs = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(n + 1)]
+    delays = [{}, *({late: Delay(STANDSTILL, on=(late + 1) % n)} for late in range(n))]
+    requests = [
+        call(f"collectives.{function}", per_rank(*xs), delays=delay)
+        for xs, delay in zip(inputs, delays)
+    ]
+    for late, (run, xs) in enumerate(zip(world(n, *requests), inputs), start=-1):
+        run.returns(*right(xs))
+        # All ranks make a process group together, so they may have waited for the late rank there.
+        if late < 0 or any(run.groups_made(rank) for rank in range(n)):
+            continue
+        began = run.passed(late, "call began")
+        early = [
+            o
+            for rank in range(n)
+            for o in run.operations(rank)
+            if rank != late and o.kind == "send" and o.at < began
+        ]
+        run.require(
+            bool(early),
+            f"rank {late} of {n} began late in this call, and until then no other rank sent"
+            f" anything. Likely: rank {late} sends first, and all other ranks receive before they"
+            " send. Then only one rank sends at a time, and a step takes n times as long."
+            " dist.batch_isend_irecv lets all ranks send at the same time.",
+        )
+
+
+@number("1.6")
+@weight(0.0625)
+@in_strict_order
+def test_shift_right_in_the_order_of_gpus(world, rng):
+    """shift_right works without deadlock on 3 and 4 ranks if a rank's operations run in order, as
+    on GPUs
+    """
+    for n in (3, 4):
+        xs = [integers(rng, (2, 3)) for _ in range(n)]
+        (run,) = world(n, call("collectives.shift_right", per_rank(*xs)))
+        run.returns(*shifted(xs))
+        _sends_once(run, xs)
+
+
+@number("1.6")
+@weight(0.125)
+@on_gloo
+def test_neighbours_tensor_requires_no_gradient(world, rng):
+    """shift_right returns a new tensor without requires_grad; its input keeps requires_grad"""
+    stands_alone(world, rng, "shift_right", shifted)
+
+
+@number("1.7")
+@weight(1.875)
+def test_ring_values(world, rng):
+    """ring_all_reduce returns the sum and does not change its input, also in a second call (1 to 4
+    ranks; any shape, dtype and layout)
+    """
+    tensors = (
+        ((12,), np.float32, None),
+        ((7,), np.float64, None),
+        ((1,), np.float32, None),
+        ((2,), np.int64, None),
+        ((4,), np.float64, None),
+        ((3, 5), np.float32, ALIKE),
+        ((2, 3), np.int64, MIXED),
+        ((2, 2, 3), np.float64, MIXED),
+        ((), np.float64, None),
+        ((12,), np.float32, None),
+    )
+    for n in SIZES:
+        kept = two_calls_of(rng, n, "ring_all_reduce", the_sum)
+        for run in _ring_sums(world, rng, n, tensors, kept):
+            run.uses_only("send", "recv", because=RING)
+
+
+def _ring_sums(world, rng, n, tensors, kept=None, high=50):
+    return sums(
+        world,
+        rng,
+        "collectives.ring_all_reduce",
+        n,
+        tensors,
+        kept,
+        driver="received_at_wait",
+        high=high,
+    )
+
+
+@number("1.7")
+@weight(0.125)
+@on_gloo
+def test_ring_sum_requires_no_gradient(world, rng):
+    """ring_all_reduce returns a new tensor without requires_grad; its input keeps requires_grad"""
+    stands_alone(world, rng, "ring_all_reduce", the_sum)
+
+
+@number("1.7")
+@weight(0.125)
+@in_strict_order
+def test_ring_in_the_order_of_gpus(world, rng):
+    """ring_all_reduce works without deadlock on 3 and 4 ranks if a rank's operations run in order,
+    as on GPUs
+    """
+    for n in (3, 4):
+        (run,) = _ring_sums(world, rng, n, [((7,), np.float32, None)])
+        run.uses_only("send", "recv", because=RING)
+
+
+@number("1.7")
+@weight(1.25)
+def test_ring_traffic(world, rng):
+    """ring_all_reduce passes chunks round the ring: each rank sends at most 2(n−1) chunks, each 1/n
+    of the tensor (2 to 5 ranks)
+    """
+    cases = (2, (8,)), (3, (10, 4096, 2)), (4, (7, 4096, 3, 1)), (5, (11, 4096, 2))
+    for n, lengths in cases:
+        lengths = (*lengths, int(rng.integers(n, 64)))
+        # These integers have 61 bits, so they cannot travel in fewer bytes.
+        tensors = [((length,), np.int64, None) for length in lengths]
+        # Rows are not chunks: n does not have to divide the number of rows.
+        tensors.append(((int(rng.integers(1, n)), int(rng.integers(n, 64))), np.int64, None))
+        runs = _ring_sums(world, rng, n, tensors, high=1 << 60)
+        for run, length in zip(runs, [math.prod(shape) for shape, *_ in tensors]):
+            run.uses_only("send", "recv", because=RING)
+            for rank in range(n):
+                _sends_chunks(run, rank, n, length)
+            _goes_round(run, n)
+
+
+def _sends_chunks(run, rank, n, length):
+    """Fail unless a rank sends chunks of the tensor, and only to its neighbours.
+
+    Each send may have at most one chunk, and all sends of the rank together at most 2(n−1) chunks.
+    The rank must also send at least its share. Otherwise another rank has to send more.
+    """
+    sends = [o for o in run.operations(rank) if o.kind == "send"]
+    strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
+    run.require(
+        not strangers,
+        f"rank {rank} sent to rank {strangers[0] if strangers else 0}, which is not its neighbour.",
+    )
+    sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
+    run.require(bool(sends) or length < n, sentence)
+    largest = -(-max((o.bytes for o in sends), default=0) // 8)  # rounded up to whole elements
+    chunk = -(-length // n)
+    sentence = (
+        f"rank {rank} sent {largest} of {length} elements at once. In each step of the ring, a"
+        " rank sends one chunk:"
+    )
+    run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk} elements.")
+    total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 8
+    least = 2 * (n - 1) * (length // n) * 8
+    sentence = (
+        f"rank {rank} sent {total} bytes; a ring needs {most} bytes: 2(n−1) chunks of 1/n of the"
+        " tensor."
+    )
+    run.require(least <= total <= most, sentence)
+
+
+def _goes_round(run, n):
+    """Fail unless, in each of the two phases, all ranks send in the same direction.
+
+    Every rank must have sent to its neighbours only. A rank that sends 2(n−1) times has phases of
+    n−1 sends. A rank that leaves out empty chunks may have shorter phases.
+    """
+    if n == 2:  # the right neighbour is also the left one
+        return
+    ways = [
+        ["right" if o.peer == (rank + 1) % n else "left" for o in own if o.kind == "send"]
+        for rank, own in enumerate(run.operations(rank) for rank in range(n))
+    ]
+    advice = (
+        " A ring has two phases of n−1 steps. In each phase, all ranks send in the same"
+        " direction. Likely: ranks exchange chunks directly, and do not pass them on. In each"
+        " step, send to the right neighbour the chunk that came from the left neighbour in the"
+        " previous step."
+    )
+    for rank, own in enumerate(ways):
+        order = ", ".join(own)
+        sentence = f"rank {rank} of {n} sent to these neighbours, in this order: {order}.{advice}"
+        run.require(sum(a != b for a, b in pairwise(own)) <= 1, sentence)
+        is_whole = len(own) == 2 * (n - 1) and len(set(own)) == 2
+        run.require(not is_whole or own[n - 2] != own[n - 1], sentence)
+    for phase, at in (("first", 0), ("last", -1)):
+        found = {rank: own[at] for rank, own in enumerate(ways) if len(own) == 2 * (n - 1)}
+        for rank, way in found.items():
+            one, its = next(iter(found.items()))
+            sentence = (
+                f"in the {phase} phase, rank {one} sent to its {its} neighbour, and rank {rank} to"
+                f" its {way} neighbour.{advice}"
+            )
+            run.require(way == its, sentence)
+
+
+@number("1.7")
+@weight(0.125)
+def test_ring_at_the_same_time(world, rng):
+    """ring_all_reduce: if one rank begins late, other ranks send before it begins (3 and 4
+    ranks)
+    """
+    for n in (3, 4):
+        _send_at_the_same_time(world, rng, "ring_all_reduce", n, the_sum)
+
+
+@number("1.7")
+@weight(0.375)
+def test_ring_steps(world, rng):
+    """ring_all_reduce sends at most 2(n−1) times per rank, and in the dtype of the tensor; a single
+    rank sends nothing
+    """
+    for n in SIZES:
+        for dtype, high in ((np.int64, 1 << 60), (np.float32, 50)):
+            (run,) = _ring_sums(world, rng, n, [((4096,), dtype, None)], high=high)
+            run.uses_only("send", "recv", because=RING)
+            for rank in range(n):
+                _sends_few(run, rank, n, np.dtype(dtype))
+
+
+def _sends_few(run, rank, n, dtype):
+    """Fail if a rank sends too often, or if it sends entries with more bytes than the tensor's."""
+    sends = [o for o in run.operations(rank) if o.kind == "send"]
+    run.require(
+        len(sends) <= 2 * (n - 1),
+        f"rank {rank} sent {often(len(sends))}. Two phases of n−1 steps need {2 * (n - 1)} sends.",
+    )
+    wide = [o for o in sends if o.itemsize > dtype.itemsize]
+    run.require(
+        not wide,
+        f"rank {rank} sends entries that have more bytes than the entries of its {dtype} tensor:"
+        f" {listed(wide)}. Send chunks in the dtype of the tensor.",
+    )

@@ -1,0 +1,427 @@
+"""Problem 2.2 · The hidden checks of the stopwatch.
+
+The grader simulates clocks, devices and operations, so that nothing depends on real speed.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check.api import call, on_gloo, per_rank, rounding
+from grader.hidden.benchmark_answers import numbers
+from grader.reference import benchmark_rows as table_rows
+from grader.reference import stopwatches
+from grader.reference.counting import counted, often
+from grader.reference.stopwatches import events
+
+SEEDED_AS = "test_benchmarking.py"
+# Ranks may send each other their times in float32, which is exact enough for any stopwatch.
+TIMES = rounding(np.float32)
+
+
+def watch(
+    calls,
+    warm_up,
+    asynchronous=False,
+    barrier_takes=0.0,
+    late=0.0,
+    busy=0.0,
+    may_raise=False,
+    iterations=None,
+    measured_again=False,
+):
+    """Return the request for a call of the student's stopwatch.
+
+    ``calls[rank]`` has the seconds that each call of the operation takes on this rank. By default,
+    ``iterations`` is the number of calls after the warm-up. The docstrings of
+    ``wire.callbacks.Bench`` and ``rank.drivers.benchmarking.timed`` explain the other options.
+    """
+    iterations = len(calls[0]) - warm_up if iterations is None else iterations
+    options = {
+        "asynchronous": asynchronous,
+        "barrier_takes": barrier_takes,
+        "late": late,
+        "busy": busy,
+    }
+    options |= {"calls": per_rank(*map(tuple, calls)), "warm_up": warm_up, "iterations": iterations}
+    options |= {"measured_again": measured_again}
+    return call("benchmarking.stopwatch", driver="timed", may_raise=may_raise, **options)
+
+
+def require_samples(run, calls, warm_up, mistakes, last=None):
+    """Fail unless every rank returned the samples of these calls, and the median of the samples.
+
+    In the dict ``mistakes``, each key is the sentence that describes a mistake, and its value has
+    the wrong samples of every rank. ``last`` is a dict of mistakes that give the right samples, but
+    a wrong median. Each key is the sentence that describes a mistake, and its value is the median.
+    """
+    n, right = len(calls), np.max(calls, axis=0)[warm_up:]
+    stopwatches.require_looks(run, warm_up, len(right))
+    mistakes = mistakes | {stopwatches.ACROSS: [stopwatches.across_clocks(calls, warm_up)] * n}
+    known = [
+        {name: np.array(samples[rank], float) for name, samples in mistakes.items()}
+        for rank in range(n)
+    ]
+    run.returns(
+        *[right] * n,
+        tolerance=TIMES,
+        select=lambda r: numbers(r[1]),
+        label="the list of samples",
+        known_mistakes=known,
+    )
+    last = {name: np.array(time) for name, time in (last or {}).items()}
+    medians = [
+        last | {name: np.array(np.median(values)) for name, values in of_rank.items()}
+        for of_rank in known
+    ]
+    median = np.array(np.median(right))
+    run.returns(
+        *[median] * n,
+        tolerance=TIMES,
+        select=lambda r: np.array(table_rows.as_float(r[0])),
+        label="the time",
+        known_mistakes=medians,
+    )
+
+
+@number("2.2")
+@weight(1.0)
+def test_warm_up(world, rng):
+    """stopwatch does not time the warm-up calls, and calls the operation exactly warm_up +
+    iterations times
+    """
+    cases = [(2, 4), (0, 3), (5, 1)]
+    timed = [float(rng.uniform(1, 2))] * 4
+    calls = [[50.0] * warm_up + timed[:iterations] for warm_up, iterations in cases]
+    runs = world(2, *(watch([own] * 2, warm_up) for own, (warm_up, _) in zip(calls, cases)))
+    for run, own, (warm_up, iterations) in zip(runs, calls, cases):
+        cold = {"the warm-up calls were timed": [own[:iterations]] * 2} if warm_up else {}
+        require_samples(run, [own] * 2, warm_up, cold)
+
+
+TIMED_THE_LAUNCH = (
+    "only the start of the device's work was timed. Synchronise before you stop the clock"
+)
+STILL_BUSY = "the device was still busy with earlier work. Synchronise before you start the clock"
+
+
+def _with_warm_up(rng):
+    """Return the numbers of warm-up calls of two runs: 0, and a number drawn from 1 to 3."""
+    return 0, int(rng.integers(1, 4))
+
+
+@number("2.2")
+@weight(1.0)
+def test_barrier(world, rng):
+    """stopwatch calls barrier before each timed call, and does not time the barrier"""
+    right = [float(rng.uniform(1, 2))] * 4
+    meeting, late = float(rng.uniform(90, 110)), float(rng.uniform(900, 1100))
+    cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
+    runs = world(
+        2, *(watch([own] * 2, warm_up, barrier_takes=meeting, late=late) for warm_up, own in cases)
+    )
+    unmet = [t + late for t in right]
+    mistakes = {
+        "the barrier was timed": [[t + meeting for t in right]] * 2,
+        "there is no barrier before the call. So the operation waits for a rank that comes late": (
+            [unmet] * 2
+        ),
+        "there is a barrier only before the first timed call. Each call needs its own barrier": [
+            [right[0], *unmet[1:]]
+        ]
+        * 2,
+        "the barrier comes after the call. Put it before the call, before the clock starts": (
+            [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * 2
+        ),
+        (
+            "from the second call on, the barrier is part of the measured time. Read the clock"
+            " before each call, after its barrier"
+        ): ([[right[0], *(t + meeting for t in right[1:])]] * 2),
+    }
+    for run, (warm_up, own) in zip(runs, cases):
+        require_samples(run, [own] * 2, warm_up, mistakes)
+        require_meetings(run, warm_up)
+
+
+@number("2.2")
+@weight(0.75)
+def test_synchronize(world, rng):
+    """stopwatch starts the clock when the device is idle, and stops it when the device has done the
+    operation
+    """
+    right = [float(rng.uniform(1, 2))] * 3
+    busy = float(rng.uniform(60, 80))
+    cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
+    runs = world(
+        2, *(watch([own] * 2, warm_up, asynchronous=True, busy=busy) for warm_up, own in cases)
+    )
+    launch = 0.001
+    for run, (warm_up, own) in zip(runs, cases):
+        only_launched = [launch] * 3
+        with_earlier_work = [right[0] + busy + (50.0 - launch) * warm_up, *right[1:]]
+        mistakes = {TIMED_THE_LAUNCH: [only_launched] * 2, STILL_BUSY: [with_earlier_work] * 2}
+        require_samples(run, [own] * 2, warm_up, mistakes)
+
+
+@number("2.2")
+@weight(0.25)
+def test_synchronize_before_the_barrier(world, rng):
+    """stopwatch synchronizes before each barrier, and also between an exchange of times and the
+    next call
+    """
+    cases = [(rng.uniform(1, 2, warm_up + 3).tolist(), warm_up) for warm_up in _with_warm_up(rng)]
+    runs = world(2, *(watch([own] * 2, warm_up, asynchronous=True) for own, warm_up in cases))
+    for run, (_, warm_up) in zip(runs, cases):
+        run.values()
+        for rank in range(2):
+            _require_synchronized_before_barrier(run, rank, warm_up)
+
+
+@number("2.2")
+@weight(1.0)
+def test_slowest_rank(world, rng):
+    """stopwatch returns the slowest rank's times on every rank, and sends nothing while the clock
+    runs
+    """
+    for n in (1, 2, 3, 4):
+        cases = []
+        for warm_up in _with_warm_up(rng):
+            timed = _times(rng, n)
+            cases.append((warm_up, timed, [[50.0] * warm_up + own for own in timed]))
+        runs = world(n, *(watch(calls, warm_up) for warm_up, _, calls in cases))
+        for run, (warm_up, timed, calls) in zip(runs, cases):
+            require_slowest(run, warm_up, timed, calls)
+
+
+def require_slowest(run, warm_up, timed, calls):
+    """Fail unless each sample is the slowest rank's time, and no rank communicates while timing.
+
+    ``calls`` has the times of all calls, and ``timed`` those after the warm-up.
+    """
+    n = len(timed)
+    mean, least = np.mean(timed, axis=0), np.min(timed, axis=0)
+    wrong = {
+        (
+            "these are this rank's own times. Every rank must return, for each call, the time"
+            " of the slowest rank"
+        ): timed,
+        "this is the mean over the ranks. A collective ends when its slowest rank ends": (
+            [mean] * n
+        ),
+        "these are the fastest rank's times. Take the slowest rank's times": [least] * n,
+    }
+    last = {
+        (
+            "this is the largest of the ranks' medians. Take the slowest rank's time of"
+            " each call, and then the median of these times"
+        ): max(map(np.median, timed))
+    }
+    require_samples(run, calls, warm_up, wrong if n > 1 else {}, last)
+    require_exchange(run)
+    for rank in range(n):
+        _demand_silence(run, rank, warm_up)
+
+
+def require_meetings(run, warm_up=0):
+    """Fail unless every rank calls the barrier before each timed call of the operation.
+
+    All ranks must call the barrier equally often.
+    """
+    for rank in range(run.report.size):
+        _demand_meetings_of(run, rank, events(run, rank), warm_up)
+
+
+def _demand_meetings_of(run, rank, seen, warm_up):
+    timed = [i for i, event in enumerate(seen) if event == "operation"]
+    for i, place in enumerate(timed[warm_up:]):
+        earlier = timed[: warm_up + i]
+        since = seen[earlier[-1] if earlier else 0 : place]
+        met = "barrier" in since
+        run.require(
+            met,
+            f"rank {rank} did not call barrier before timed call {i} (counted from 0). So the time"
+            " of this call would include the wait for a late rank.",
+        )
+    times, of_first = seen.count("barrier"), events(run, 0).count("barrier")
+    text = (
+        f"rank {rank} called barrier {often(times)}, and rank 0 called it {often(of_first)}. A"
+        " barrier ends when all ranks have called it: call it equally often on every rank."
+    )
+    run.require(times == of_first, text)
+
+
+def _require_synchronized_before_barrier(run, rank, warm_up):
+    """Fail if a rank synchronises between a barrier and its call, but not before the barrier.
+
+    Also fail if the rank does not synchronise between an exchange of times and the next timed call.
+    Also fail if it never calls the operation, the barrier or ``synchronize``, because then there is
+    no order to judge.
+    """
+    # Since the last operation: whether the rank has synchronised, and whether it has called the
+    # barrier.
+    has_synchronized = has_met = False
+    # whether the device may still work on an exchange of times
+    is_exchanging = False
+    made = 0  # calls of the operation
+    seen = events(run, rank)
+    for name, function in (
+        ("operation", "the operation"),
+        ("barrier", "barrier"),
+        ("synchronize", "synchronize"),
+    ):
+        run.require(name in seen, f"rank {rank} never called {function}.")
+    for event in seen:
+        if event == "operation":
+            run.require(
+                not is_exchanging or made < warm_up,
+                f"rank {rank} did not call synchronize between an exchange of times and the next"
+                " call of the operation. On a GPU the exchange may still be running when the clock"
+                " starts. Before each barrier, call synchronize.",
+            )
+            made += 1
+            has_synchronized = has_met = False
+        elif event.startswith("comm ") and event != "comm barrier":  # dist.barrier itself waits
+            is_exchanging = True
+        elif event == "barrier":
+            has_met = True
+        elif event == "synchronize":
+            run.require(
+                has_synchronized or not has_met,
+                f"rank {rank} synchronised after the barrier, and not before it. If the rank's"
+                " device is still busy, the rank starts late, and the other ranks measure this"
+                " delay, too."
+                " Synchronise first, then call the barrier, then read the clock.",
+            )
+            has_synchronized, is_exchanging = True, False
+
+
+def require_exchange(run):
+    """Fail if a rank has not communicated, unless the world has only one rank.
+
+    Without communication, a rank cannot know how long the slowest rank took.
+    """
+    for rank in range(run.report.size):
+        exchanged = run.report.size == 1 or any(
+            event.startswith("comm ") for event in events(run, rank)
+        )
+        run.require(
+            exchanged,
+            f"rank {rank} communicated nothing, so it cannot know how long the slowest rank took.",
+        )
+
+
+def _times(rng, n):
+    """Return, for each rank, the times of three calls, in seconds.
+
+    The mean of the slowest times is also their median. If there are several ranks, this median
+    differs from every rank's own median, and cannot be computed from the times of faster ranks.
+    """
+    middle, step = rng.uniform(5, 7), rng.uniform(1, 3)
+    maxima = rng.permutation([middle - step, middle, middle + step])
+    timed = rng.uniform(0.1, 0.5, (n, 3)) * (middle - step)
+    slowest = (
+        rng.permutation(n) if n == 3 else [0 if value != middle else n - 1 for value in maxima]
+    )
+    timed[slowest, range(3)] = maxima
+    return timed.tolist()
+
+
+def _demand_silence(run, rank, warm_up):
+    """Fail if a rank communicates while it times a call. Calls of the warm-up are not timed.
+
+    The timing of a call begins when the rank last reads the clock before the call. It ends when the
+    rank first reads the clock after the call.
+    """
+    # The events since the rank last read the clock. The dict has each event only once, so it stays
+    # small after thousands of calls.
+    since, made = None, 0
+    for event in events(run, rank):
+        run.require(
+            event != "an exchange is under way" or made < warm_up,
+            f"rank {rank} started an exchange with async_op=True, and did not wait for it before"
+            " the next timed call. The exchange may slow this call down. Wait for the exchange"
+            " before you start the clock.",
+        )
+        made += event == "operation"
+        if event == "clock":
+            during = [kind[5:] for kind in since or () if kind.startswith("comm ")]
+            timed = since is not None and "operation" in since and made > warm_up
+            run.require(
+                not (timed and during),
+                f"rank {rank} communicates while it times a call: {', '.join(during[:1])}."
+                " Exchange the times before the clock starts or after it stops.",
+            )
+            since = {}
+        elif since is not None:
+            since[event] = True
+
+
+@number("2.2")
+@weight(0.25)
+def test_median(world, rng):
+    """stopwatch returns the median of an odd and of an even number of samples"""
+    cases = (
+        [3.0, 1.0, 40.0],
+        [4.0, 1.0, 2.0, 90.0],
+        [7.0],
+        [1.0, 6.0],
+        [float(i * i) for i in range(21)],
+    )
+    for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
+        known = {
+            "this is the mean. One slow iteration changes the mean. Use the median": np.mean(own),
+            "this is the smallest of the times. Use the median": min(own),
+            "this is the lower of the two middle times. The median is their mean": (
+                sorted(own)[(len(own) - 1) // 2]
+            ),
+            "this is the upper of the two middle times. The median is their mean": (
+                sorted(own)[len(own) // 2]
+            ),
+        }
+        require_samples(run, [own] * 2, 0, {}, last=known)
+        run.require(
+            "a tuple without names" not in events(run, 0),
+            "stopwatch did not return a Timing. Return Timing(seconds, samples): `make bandwidth`"
+            " reads its fields by name.",
+        )
+
+
+@number("2.2")
+@weight(0.25)
+@on_gloo
+def test_stopwatch_twice(world, rng):
+    """A second call of stopwatch does not change the samples of the first call"""
+    own = list(rng.permutation([1.0, 1.25, 2.0]) * rng.uniform(1, 2))  # mean ≠ median
+    (run,) = world(2, watch([own] * 2, 0, measured_again=True))
+    later = {
+        "these are the samples of the second measurement, which overwrote those of the first. Make"
+        " a new list for each measurement": [[0.5] * 3] * 2
+    }
+    require_samples(run, [own] * 2, 0, later)
+
+
+@number("2.2")
+@weight(0.25)
+def test_stopwatch_misuse(world, rng):
+    """stopwatch raises ValueError with the value if iterations ≤ 0 or warm_up < 0, before it calls
+    the operation
+    """
+    asked = [(1, 0), (1, -1), (-2, 3)]
+    for size in (1, 2):
+        runs = world(
+            size,
+            *(watch([[1.0]] * size, warm_up, may_raise=True, iterations=n) for warm_up, n in asked),
+        )
+        for run, number_ in zip(runs, ("0", "-1", "-2")):
+            run.raises_value_error(number_)
+            require_no_operation(run)
+
+
+def require_no_operation(run):
+    """Fail if a rank called the operation before it refused its arguments."""
+    for rank in range(run.report.size):
+        made = events(run, rank).count("operation")
+        run.require(
+            made == 0,
+            f"rank {rank}'s ValueError comes after {counted(made, 'call')} of the operation."
+            " Check the arguments first.",
+        )
