@@ -27,6 +27,7 @@ from grader.check.check_metadata import (
     network_of,
     part_of,
     record_of,
+    seeded_name,
     shared_with,
 )
 from grader.check.input_rng import make_rng
@@ -221,7 +222,7 @@ def rng(grading_session: Session, request: pytest.FixtureRequest) -> np.random.G
     Each session has new inputs, unless the user gives the seed. With the same seed, a check gets
     the same inputs.
     """
-    return make_rng(grading_session.seed, request.node.nodeid)
+    return make_rng(grading_session.seed, seeded_name(request.node))
 
 
 # ——— the results of checks

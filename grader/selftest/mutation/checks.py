@@ -14,7 +14,13 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grader.assignment import PARTS
-from grader.check.check_metadata import network_of, part_of, record_of, shared_with
+from grader.check.check_metadata import (
+    network_of,
+    part_of,
+    record_of,
+    seeded_name,
+    shared_with,
+)
 from grader.check.input_rng import make_rng
 from grader.check.plugin import make_world, verdict
 from grader.check.world_lending import judge_fairly
@@ -97,7 +103,7 @@ class Checks:
         world = make_world(staged.session, [], limits, network_of(item.function), shared_with(item))
         called = set()
         world.runner.on_report = partial(_note, called, on_report)
-        fixtures = {"world": world, "rng": make_rng(staged.session.seed, item.nodeid)}
+        fixtures = {"world": world, "rng": make_rng(staged.session.seed, seeded_name(item))}
         fixtures |= item.callspec.params if hasattr(item, "callspec") else {}
         error = None
         try:
