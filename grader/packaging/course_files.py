@@ -47,6 +47,8 @@ ALSO = {
     ),
     "sequence_and_experts": (
         "handout/normalization.py",
+        "grader/hidden/test_ring_attention.py",
+        "grader/hidden/test_mixture_of_experts.py",
         "grader/hidden/sequence_problem.py",
         "grader/hidden/two_calls.py",
         "grader/hidden/large_attention.py",
