@@ -22,7 +22,11 @@ ALSO = {
     "pipeline_parallel": (
         "handout/timeline.py",
         "grader/hidden/test_pipeline_schedules.py",
+        "grader/hidden/test_run_schedule.py",
+        "grader/hidden/test_bubble.py",
         "grader/hidden/pipeline_problem.py",
+        "grader/hidden/pipeline_memory.py",
+        "grader/hidden/pipeline_spans.py",
         "grader/hidden/given_tensors.py",
     ),
     "tensor_parallel": (

@@ -14,7 +14,7 @@ from grader.check.api import CheckFailed
 from grader.check.call_evidence import NO_RETURN
 from grader.check.call_result import CallResult
 from grader.check.value_errors import mentions
-from grader.hidden import bucket_problem, test_pipeline_schedules
+from grader.hidden import bucket_problem, pipeline_memory
 from grader.hidden import test_benchmarking as hidden_benchmarking
 from grader.hidden import test_collectives as hidden_collectives
 from grader.selftest.grading import ROOT
@@ -291,7 +291,7 @@ def test_wrong_bucket_names_its_pass():
 
 
 def test_one_micro_batch_is_singular(monkeypatch):
-    monkeypatch.setattr(test_pipeline_schedules, "require_weighed", lambda *_: None)
+    monkeypatch.setattr(pipeline_memory, "require_weighed", lambda *_: None)
     texts = []
     run = SimpleNamespace(
         values=lambda: None,
@@ -300,7 +300,7 @@ def test_one_micro_batch_is_singular(monkeypatch):
         require=lambda condition, text: texts.append(text),
     )
     rng = np.random.default_rng(0)
-    test_pipeline_schedules.require_little_memory(lambda n, *requests: [run, run], rng, 3)
+    pipeline_memory.require_little_memory(lambda n, *requests: [run, run], rng, 3)
     assert " 3 micro-batches alive at a time, which need " in texts[0]
     assert " 1 micro-batch alive at a time, which needs " in texts[2]
 
