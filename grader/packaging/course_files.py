@@ -49,7 +49,10 @@ ALSO = {
     "schedules": (
         "handout/timeline.py",
         "handout/schedule_runner.py",
+        "grader/hidden/test_backward_halves.py",
+        "grader/hidden/test_zero_bubble.py",
         "grader/hidden/chunked_problem.py",
+        "grader/hidden/chunked_memory.py",
         "grader/hidden/given_tensors.py",
     ),
     "sequence_and_experts": (
