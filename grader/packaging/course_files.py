@@ -15,7 +15,10 @@ TEXT = "handout/ASSIGNMENT.md"
 ALSO = {
     "benchmarking": ("handout/bandwidth/",),
     "data_parallel": (
+        "grader/hidden/test_data_parallel_step.py",
+        "grader/hidden/test_training.py",
         "grader/hidden/test_gradient_buckets.py",
+        "grader/hidden/data_parallel_problem.py",
         "grader/hidden/bucket_problem.py",
         "grader/hidden/given_tensors.py",
     ),

@@ -168,6 +168,7 @@ def test_the_zips_of_parts_1_to_3_hold_these_parts_alone(monkeypatch):
     hidden = {name.rpartition("/")[2] for name in autograder if name.startswith("grader/hidden/")}
     own = {f"test_{name}.py" for name in course.parts}
     also = {"bucket_problem.py", "given_tensors.py", "test_gradient_buckets.py"}
+    also |= {"data_parallel_problem.py", "test_data_parallel_step.py", "test_training.py"}
     assert hidden == own | {"__init__.py"} | also
     assert json.loads(autograder["grader/course.json"])["course"]["parts"] == list(course.parts)
 
