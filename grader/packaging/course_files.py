@@ -38,7 +38,12 @@ ALSO = {
         "grader/hidden/given_tensors.py",
         "grader/hidden/few_operations.py",
     ),
-    "device_mesh": ("grader/hidden/two_calls.py", "grader/hidden/given_tensors.py"),
+    "device_mesh": (
+        "grader/hidden/test_mesh_step.py",
+        "grader/hidden/mesh_shapes.py",
+        "grader/hidden/two_calls.py",
+        "grader/hidden/given_tensors.py",
+    ),
     "sharded_data_parallel": (
         "grader/hidden/test_zero_optimizer.py",
         "grader/hidden/test_sharded_step.py",
