@@ -14,6 +14,7 @@ from grader.reference.counting import counted
 
 # The number of measurements before a check fails because of processor time.
 MEASUREMENTS = 3
+GRADIENTS = "the list of the weights' gradients"
 NO_COUNTS = (4, 0, -2, 100)  # numbers of micro-batches that a batch of 6 rows cannot have
 
 

@@ -1,4 +1,7 @@
-"""Builds problems of sharded data parallelism: each rank's arguments and right results."""
+"""Builds problems of sharded data parallelism: each rank's arguments and right results.
+
+This module also has what the checks of problems 6.3 and 6.4 share.
+"""
 
 from dataclasses import replace
 from functools import cached_property
@@ -249,3 +252,63 @@ class ShardedProblem:
             label="the local loss",
             known_mistakes=[average] * self.n,
         )
+
+
+def sharded_problems(rng, n):
+    """Return models of several sizes: with and without padding, of one layer, of one entry."""
+    return [
+        ShardedProblem(rng, n),
+        in_float32(rng, n),
+        ShardedProblem(rng, n, layers=1, width=1, rows=1),  # the example in the docstring
+        ShardedProblem(rng, n, layers=4, width=6, rows=1),
+    ]
+
+
+def in_float32(rng, n):
+    """Return a model in float32. A rank must not send its numbers as float64."""
+    return ShardedProblem(rng, n, layers=2, width=n, dtype=np.float32)
+
+
+def two_steps(function, first, second):
+    """Return a call that makes one step of each of two models, one after the other."""
+    arguments = (
+        per_rank(*([own.shards[rank], own.batches[rank]] for rank in range(first.n)))
+        for own in (first, second)
+    )
+    return call(f"sharded_data_parallel.{function}", *arguments, driver="in_turn")
+
+
+def require_first_gradients_kept(run, first, second):
+    """Fail unless the shards that each of ``two_steps`` returned are right after both steps."""
+    both = [list(own) for own in zip(first.gradients, second.gradients)]
+    overwritten = (
+        "the first step's gradients were overwritten by the second step's. In each step,"
+        " return new tensors"
+    )
+    run.returns(
+        *both,
+        tolerance=first.tolerance,
+        select=lambda r: [own[1] for own in r],
+        label="the list of the shards of two steps, read after both steps, [step][layer],",
+        known_mistakes=[{overwritten: [later, later]} for _, later in both],
+    )
+
+
+def require_refusal(world, rng, function):
+    """Check that shards of a wrong length raise ValueError, with the numbers that do not fit."""
+    for n, width, due in ((2, 5, 13), (3, 4, 6), (1, 3, 9)):
+        p = ShardedProblem(rng, n, layers=3, width=width)
+        cases = [(0, due - 1), (2, due + 1)]
+        if n > 1:  # one rank's shard is the whole layer
+            cases.append((1, width * width))
+        requests = []
+        for layer, length in cases:
+            wrong = [
+                [np.resize(s, length) if l == layer else s for l, s in enumerate(own)]
+                for own in p.shards
+            ]
+            _, rows = p.arguments()
+            requests.append(call(function, per_rank(*wrong), rows, may_raise=True))
+        for run, (_, length) in zip(world(n, *requests), cases):
+            given = f"a shard of {length} entries in place of {due}"
+            run.raises_value_error(str(length), str(due), given=given)

@@ -10,6 +10,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check import driver_results
 from grader.check.api import PRODUCT, call, on_gloo, per_rank, rounding
 from grader.hidden.pipeline_problem import (
+    GRADIENTS,
     NO_COUNTS,
     PipelineProblem,
     large,
@@ -28,7 +29,6 @@ from grader.reference.collective_mistakes import OVERWRITTEN
 from grader.reference.returned_lists import as_lists
 
 SIZES = (1, 2, 3, 4)
-GRADIENTS = "the list of the weights' gradients"
 
 
 @number("5.1")

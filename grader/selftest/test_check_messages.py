@@ -16,8 +16,8 @@ from grader.check.call_result import CallResult
 from grader.check.value_errors import mentions
 from grader.hidden import (
     bucket_problem,
+    pipeline_memory,
     test_overlapped_all_reduce,
-    test_pipeline_schedules,
     test_sweep,
 )
 from grader.reference import stopwatches
@@ -295,7 +295,7 @@ def test_wrong_bucket_names_its_pass():
 
 
 def test_one_micro_batch_is_singular(monkeypatch):
-    monkeypatch.setattr(test_pipeline_schedules, "require_weighed", lambda *_: None)
+    monkeypatch.setattr(pipeline_memory, "require_weighed", lambda *_: None)
     texts = []
     run = SimpleNamespace(
         values=lambda: None,
@@ -304,7 +304,7 @@ def test_one_micro_batch_is_singular(monkeypatch):
         require=lambda condition, text: texts.append(text),
     )
     rng = np.random.default_rng(0)
-    test_pipeline_schedules.require_little_memory(lambda n, *requests: [run, run], rng, 3)
+    pipeline_memory.require_little_memory(lambda n, *requests: [run, run], rng, 3)
     assert " 3 micro-batches alive at a time, which need " in texts[0]
     assert " 1 micro-batch alive at a time, which needs " in texts[2]
 

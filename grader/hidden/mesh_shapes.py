@@ -1,0 +1,9 @@
+"""The shapes of the meshes that the checks of part 7 use, and their names in messages."""
+
+# One rank, one row, one column, a square, and a mesh whose sides differ, on up to 6 ranks.
+SHAPES = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1), (2, 3))
+SQUARE = (2, 2)
+
+
+def named(shape):
+    return f"{shape[0]} × {shape[1]}"

@@ -1,0 +1,261 @@
+"""Problem 9.2 · The hidden checks of ring attention.
+
+They compare the ranks' results with those of a single device in float64.
+"""
+
+import numpy as np
+from gradescope_utils.autograder_utils.decorators import number, weight
+
+from grader.check.api import PEAK, SETTLED, call, in_strict_order, on_gloo
+from grader.hidden.large_attention import IMPORTED, LIGHT, LargeAttention
+from grader.hidden.sequence_problem import (
+    MODULE,
+    AttentionProblem,
+    require_no_gradient,
+    require_traffic,
+)
+from grader.hidden.two_calls import in_turn, returns_both
+
+SEEDED_AS = "test_sequence_and_experts.py"
+SIZES = (1, 2, 3, 4)
+
+
+def attention_problems(rng, n):
+    return [
+        AttentionProblem(rng, n, causal=False, mixed=True),
+        AttentionProblem(rng, n, causal=True),
+        AttentionProblem(rng, n, causal=True, rows=4, width=2, dtype=np.float32, mixed=True),
+        AttentionProblem(rng, n, causal=False, rows=2, width=1),
+    ]
+
+
+def one_row(rng, n):
+    """Return a problem in which each rank has one row.
+
+    A rank's logsumexp is then a single number. The problem is drawn again while the logsumexp of
+    some rank is so near to 0 that only a few of its digits are right.
+    """
+    while True:
+        problem = AttentionProblem(rng, n, causal=True, rows=1, width=3)
+        if np.abs(problem.forwarded[1]).min() > 0.01:
+            return problem
+
+
+@number("9.2")
+@weight(0.75)
+def test_ring_forward(world, rng):
+    """ring_attention_forward returns output and logsumexp of full attention (causal or not, 1 to 4
+    ranks); a later call does not change these results
+    """
+    for n in SIZES:
+        one = one_row(rng, n)
+        problems = [*attention_problems(rng, n), one]
+        first, other = problems[1], AttentionProblem(rng, n, causal=True)
+        *runs, twice, kept = world(
+            n,
+            *(p.forward() for p in problems),
+            one.forward(driver="twice"),
+            in_turn(n, first.forward(), other.forward()),
+        )
+        for run, p in zip(runs, problems):
+            p.has_output(run)
+            run.keeps_inputs()
+        one.has_output(twice, lambda r: r[1])
+        what = "(output, logsumexp)"
+        returns_both(kept, first.outputs, other.outputs, what, tolerance=first.tolerance)
+
+
+@number("9.2")
+@weight(0.5)
+@on_gloo
+def test_ring_large_scores(world, rng):
+    """Both passes of ring attention are right for scores in the thousands, positive and negative,
+    also if the largest scores of two queries or two blocks are far apart
+    """
+    for n in (1, 2, 3):
+        problems = [
+            AttentionProblem(rng, n, causal, offset=offset)
+            for causal, offset in ((False, 3000.0), (True, -3000.0))
+        ]
+        runs = world(n, *(p.forward() for p in problems), *(p.backward() for p in problems))
+        for run, p in zip(runs, problems):
+            p.has_output(run)
+        for run, p in zip(runs[2:], problems):
+            p.has_gradients(run)
+
+
+@number("9.2")
+@weight(1.0)
+def test_ring_backward(world, rng):
+    """The gradients of queries, keys and values are those of full attention, on 1 to 4 ranks, and a
+    later call does not change these gradients
+    """
+    for n in SIZES:
+        problems, other = attention_problems(rng, n), AttentionProblem(rng, n, causal=True)
+        first = problems[1]
+        *runs, twice, kept = world(
+            n,
+            *(p.backward() for p in problems),
+            first.backward(driver="twice"),
+            in_turn(n, first.backward(), other.backward()),
+        )
+        for run, p in zip(runs, problems):
+            p.has_gradients(run)
+            run.keeps_inputs()
+        first.has_gradients(twice, lambda r: r[1])
+        what = "(grad_q, grad_k, grad_v)"
+        returns_both(kept, first.gradients, other.gradients, what, tolerance=first.tolerance)
+
+
+@number("9.2")
+@weight(0.5)
+def test_ring_traffic(world, rng):
+    """Only neighbours communicate: keys and values make n − 1 steps in each pass, and their
+    gradients make n steps. If causal, a rank may send less, but not less than other ranks need
+    """
+    for n in (2, 3, 4):
+        for causal, dtype in ((False, np.float64), (True, np.float32)):
+            p = AttentionProblem(rng, n, causal, rows=8, width=16, dtype=dtype)
+            forward, backward = world(n, p.forward(), p.backward())
+            p.has_output(forward)
+            p.has_gradients(backward)
+            because = "Blocks travel around the ring, from each rank to the next one."
+            # In the backward pass, the gradients of a block may start on their way around the ring
+            # at the second rank that has the block.
+            there, back = (2 * (n - 1), 2 * (n - 1)), (2 * (2 * n - 1), 4 * (n - 1))
+            for run, (steps, least) in ((forward, there), (backward, back)):
+                run.uses_only("send", "recv", because=because)
+                for rank in range(n):
+                    for operation in run.operations(rank):
+                        towards = 1 if operation.kind == "send" else -1
+                        run.require(
+                            operation.peer == (rank + towards) % n,
+                            f"rank {rank} issued a {operation}. {because}",
+                        )
+                sentence = f"Send at most {steps} tensors of T/n rows, {p.shard_bytes} bytes each."
+                needed = [least] * n
+                if causal:
+                    needed = [causal_steps(rank, n, run is backward) for rank in range(n)]
+                needed = [number * p.shard_bytes for number in needed]
+                require_traffic(run, steps * p.shard_bytes, sentence, needed)
+
+
+def causal_steps(rank, n, is_backward):
+    """Return the least number of tensors (T/n, d) that a rank must send if attention is causal.
+
+    A block of keys and values is used by its own rank, and by the queries of later ranks. So the
+    last rank passes no keys and values on, and no other rank needs the last rank's block. The
+    gradients of every other block must return to the rank of the block. They begin there, or on the
+    next rank.
+    """
+    blocks = rank + 1 if rank < n - 1 else 0  # of keys and values: those of ranks 0 to rank
+    if is_backward:
+        blocks += n - 1 if rank == n - 1 else n - 2  # of gradients: of the other ranks' blocks
+    return 2 * blocks  # one tensor for keys and one for values
+
+
+# If a rank holds too many tensors, but at most ``FAR`` times the limit, the measurement is
+# repeated, up to ``MORE_RUNS`` times. One measurement without too many tensors is enough. A
+# submission that collects keys and values holds twice the limit, and fails immediately. Otherwise a
+# submission that collects them only in some runs, drawn at random, could pass in a repeated
+# measurement.
+MORE_RUNS = 2
+FAR = 1.5
+
+
+def measured_again(world, tiny, wide):
+    """Measure two problems in new processes. Return both runs. Fail if ``wide`` is wrong."""
+    of_tiny, of_wide = world(wide.n, *(p.there_and_back(weighs=SETTLED) for p in (tiny, wide)))
+    of_tiny.values()
+    wide.has_results(of_wide)
+    return of_tiny, of_wide
+
+
+@number("9.2")
+@weight(0.75)
+def test_ring_memory(world, rng):
+    """A rank's process never holds the keys of all ranks, the values of all ranks, or the scores of
+    all keys; no result requires a gradient
+    """
+    # Judge this first: a result that requires a gradient can be the reason for much memory.
+    p = AttentionProblem(rng, 2, causal=False)
+    for run in world(p.n, p.forward(driver="described"), p.backward(driver="described")):
+        require_no_gradient(run)
+    n = 12
+    # In ``wide``, the keys and values take the most memory. In ``long``, the scores take the most.
+    # To try both problems in both modes would take twice as long. A submission may have separate
+    # code for the causal mode. This code is likely to collect all keys, and the code for the other
+    # mode is likely to keep all scores.
+    wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=True)
+    long = LargeAttention(rng, n, rows=int(rng.integers(412, 429)), width=2, causal=False)
+    tiny = LargeAttention(rng, n, rows=1, width=2, causal=True)
+    of_tiny, of_long, of_wide = world(
+        n,
+        tiny.there_and_back(weighs=SETTLED),
+        long.there_and_back(weighs=PEAK),
+        wide.there_and_back(weighs=SETTLED),
+    )
+    of_tiny.values()
+    for problem, run in ((wide, of_wide), (long, of_long)):
+        problem.has_results(run)
+        steps = 2 * (n - 1) + 2 * (2 * n - 1)
+        sentence = f"Send at most {steps} tensors of T/n rows, {problem.shard_bytes} bytes each."
+        require_traffic(run, steps * problem.shard_bytes, sentence)
+    first, imported = of_tiny, LIGHT
+    if not wide.is_light(of_tiny):
+        # The number of rows stays the same. With more rows, the hub would hold more bytes than it
+        # is allowed to hold: see ``hub.held_bytes``.
+        wide = LargeAttention(rng, n, rows=wide.rows, width=2 * 6144, causal=True)
+        (first, of_wide), imported = measured_again(world, tiny, wide), IMPORTED
+    too_many = wide.hold_too_many(of_wide, first, imported)
+    # On a busy machine, more messages than usual may wait on some rank, but hardly in every run.
+    for _ in range(MORE_RUNS):
+        if too_many and max(too_many)[0] <= FAR:
+            first, of_wide = measured_again(world, tiny, wide)
+            too_many = wide.hold_too_many(of_wide, first, imported)
+    if too_many:
+        of_wide.require(False, max(too_many)[1])
+    long.has_few_scores(of_long, of_tiny)
+
+
+@number("9.2")
+@weight(0.25)
+@in_strict_order
+def test_ring_in_strict_order(world, rng):
+    """Ring attention works without deadlock if a rank's operations run in order, as on GPUs"""
+    for n in (2, 3, 4):
+        p = AttentionProblem(rng, n, causal=True)
+        forward, backward = world(n, p.forward(), p.backward())
+        p.has_output(forward)
+        p.has_gradients(backward)
+
+
+@number("9.2")
+@weight(0.25)
+def test_ring_misuse(world, rng):
+    """Ring attention raises ValueError with the numbers if k, v, output or grad_output does not
+    have the shape of q
+    """
+    right, sums = rng.standard_normal((4, 6)), rng.standard_normal(4)
+    # A tensor of one column can be added to, or multiplied by, a tensor of six columns.
+    wrong = [
+        (rng.standard_normal(shape), numbers)
+        for shape, numbers in (
+            ((4, 5), ("5", "6")),
+            ((4, 1), ("1", "6")),
+            ((3, 6), ("3", "4")),
+        )
+    ]
+    forward, backward = f"{MODULE}.ring_attention_forward", f"{MODULE}.ring_attention_backward"
+    cases = []
+    for bad, numbers in wrong:
+        for own in ((bad, right), (right, bad), (bad, bad)):
+            cases.append((forward, [right, *own, True], numbers))
+        for place in (1, 2, 3, 5):
+            given = [right, right, right, right, sums, right, False]
+            given[place] = bad
+            cases.append((backward, given, numbers))
+    for n in (1, 2):
+        runs = world(n, *(call(name, *given, may_raise=True) for name, given, _ in cases))
+        for run, (_, _, numbers) in zip(runs, cases):
+            run.raises_value_error(*numbers)
