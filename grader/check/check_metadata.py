@@ -59,17 +59,6 @@ def part_of(item: pytest.Item) -> str:
     )
 
 
-def seeded_name(item: pytest.Function) -> str:
-    """Return the name for which ``make_rng`` makes a check's random generator: the check's id.
-
-    Checks that have moved from another file keep their inputs for a seed: in their present file,
-    the constant SEEDED_AS has the name of that other file. It takes the place of the file's own
-    name.
-    """
-    own = item.path.name
-    return item.nodeid.replace(own, getattr(item.module, "SEEDED_AS", own), 1)
-
-
 def record_of(item: pytest.Item) -> Record | None:
     """Return a new record of a check, without a result; None if the test is no check."""
     function = _function(item)

@@ -27,7 +27,6 @@ from grader.check.check_metadata import (
     network_of,
     part_of,
     record_of,
-    seeded_name,
     shared_with,
 )
 from grader.check.input_rng import make_rng
@@ -222,7 +221,7 @@ def rng(grading_session: Session, request: pytest.FixtureRequest) -> np.random.G
     Each session has new inputs, unless the user gives the seed. With the same seed, a check gets
     the same inputs.
     """
-    return make_rng(grading_session.seed, seeded_name(request.node))
+    return make_rng(grading_session.seed, request.node.nodeid)
 
 
 # ——— the results of checks

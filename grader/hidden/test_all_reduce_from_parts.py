@@ -18,8 +18,6 @@ from grader.hidden.collective_problem import (
     two_calls_of,
 )
 
-SEEDED_AS = "test_collectives.py"
-
 
 @number("1.3")
 @weight(0.875)

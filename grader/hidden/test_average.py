@@ -21,7 +21,6 @@ from grader.hidden.collective_problem import (
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 
-SEEDED_AS = "test_collectives.py"
 BEFORE = (
     "the values were divided by n before the sum, so n quotients were rounded. Sum first, then"
     " divide the sum once"

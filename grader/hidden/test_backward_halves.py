@@ -17,7 +17,6 @@ from grader.hidden.chunked_problem import ChunkedProblem, ChunkProblem
 from grader.reference import better_schedules
 from grader.reference.counting import counted
 
-SEEDED_AS = "test_schedules.py"
 # A measurement that is a little above its limit may be noise, so it is repeated. If a measurement
 # is far above its limit, the check fails immediately.
 MEASUREMENTS = 3  # B must take little time in one of these runs, and far too much in none

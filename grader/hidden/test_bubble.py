@@ -8,7 +8,6 @@ from grader.check.api import call, rounding
 from grader.reference import pipeline
 from grader.reference.pipeline import one_forward_one_backward
 
-SEEDED_AS = "test_pipeline_schedules.py"
 CLOSE = rounding(np.float64)
 
 

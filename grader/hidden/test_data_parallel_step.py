@@ -21,7 +21,6 @@ from grader.hidden.given_tensors import rank_layout
 from grader.reference import single_device
 from grader.reference.data_parallel import loss_mistakes, require_average, step_mistakes
 
-SEEDED_AS = "test_data_parallel.py"
 SIZES = (1, 2, 3, 4)
 OVERWRITTEN = (
     "the first step's gradients were overwritten by the second step's. Return"

@@ -7,7 +7,6 @@ from grader.check.api import Tolerance, call
 from grader.hidden.benchmark_answers import ask, numbers, require_unchanged
 from grader.reference import bandwidth as truth
 
-SEEDED_AS = "test_benchmarking.py"
 NEGATIVE = "a negative α was replaced by 0. Keep it negative"
 FIT = Tolerance(1e-4, "a least-squares fit of two unknowns, by any algorithm")
 

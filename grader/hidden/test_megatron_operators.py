@@ -12,8 +12,6 @@ from grader.hidden.tensor_problem import CLOSE, MIXED, SIZES, keeps_results, lai
 from grader.reference import tensor_parallel as parts
 from grader.reference.counting import often
 
-SEEDED_AS = "test_tensor_parallel.py"
-
 
 def added_as_it_lies(partials):
     """Return, for each rank, a dict from the sentence about a mistake to the wrong sum.

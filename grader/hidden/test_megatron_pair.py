@@ -24,7 +24,6 @@ from grader.hidden.tensor_problem import (
 from grader.reference import single_device
 from grader.reference import tensor_parallel as parts
 
-SEEDED_AS = "test_tensor_parallel.py"
 F_AND_G_FIRST = (
     "if the checks of CopyToRanks (f) or SumOverRanks (g) fail, too, look at those checks first."
 )

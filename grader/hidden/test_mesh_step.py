@@ -18,8 +18,6 @@ from grader.reference import mesh as parts
 from grader.reference import single_device
 from grader.reference.mesh import Mesh
 
-SEEDED_AS = "test_device_mesh.py"
-
 
 class Problem:
     """A model of pairs of layers and its batch, cut for the ranks of a mesh."""

@@ -17,7 +17,6 @@ from grader.hidden.sequence_problem import (
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import experts
 
-SEEDED_AS = "test_sequence_and_experts.py"
 SIZES = (1, 2, 3, 4)
 COUNTS = {1: (5,), 2: (5, 3), 3: (4, 1, 6), 4: (3, 6, 1, 4)}
 

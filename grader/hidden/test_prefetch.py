@@ -26,7 +26,6 @@ from grader.hidden.sharded_problem import (
     two_steps,
 )
 
-SEEDED_AS = "test_sharded_data_parallel.py"
 SIZES = (1, 2, 3, 4)
 TWO_KINDS = "Gather layers by all-gathers, and average gradients by reduce-scatters."
 

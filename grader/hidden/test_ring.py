@@ -26,7 +26,6 @@ from grader.hidden.collective_problem import (
 )
 from grader.reference.counting import often
 
-SEEDED_AS = "test_collectives.py"
 RING = "Build the ring from sends and receives only."
 NEIGHBOURS = (
     "Use only sends and receives: send to the right neighbour, and receive from the left one."

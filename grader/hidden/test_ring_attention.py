@@ -16,7 +16,6 @@ from grader.hidden.sequence_problem import (
 )
 from grader.hidden.two_calls import in_turn, returns_both
 
-SEEDED_AS = "test_sequence_and_experts.py"
 SIZES = (1, 2, 3, 4)
 
 

@@ -38,7 +38,6 @@ from grader.hidden.pipeline_spans import (
 from grader.reference import schedules
 from grader.reference.pipeline import gpipe, one_forward_one_backward
 
-SEEDED_AS = "test_pipeline_schedules.py"
 SCHEDULES = (gpipe, one_forward_one_backward)
 OVERWRITTEN = (
     "these gradients were overwritten by those of a later step. Return new tensors from each step"

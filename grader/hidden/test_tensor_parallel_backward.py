@@ -24,8 +24,6 @@ from grader.reference import tensor_parallel as parts
 from grader.reference.collective_mistakes import OVERWRITTEN
 from grader.reference.counting import counted
 
-SEEDED_AS = "test_tensor_parallel.py"
-
 
 def backward_runs(world, rng, n):
     """Run a backward pass of each of several problems. Return pairs (run, problem)."""

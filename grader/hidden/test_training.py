@@ -24,7 +24,6 @@ from grader.reference.data_parallel import OTHER_MEMORY, require_average
 from grader.reference.optimizer_reports import optimizer_hint, require_default_adamw
 from grader.reference.training_mistakes import STRIDED_KEPT, training_mistakes
 
-SEEDED_AS = "test_data_parallel.py"
 SIZES = (1, 2, 3, 4)
 
 

@@ -18,7 +18,6 @@ from grader.hidden.chunked_problem import (
 from grader.reference import chunked
 from grader.reference.chunked import SPLIT
 
-SEEDED_AS = "test_schedules.py"
 # Each check also asks for shapes drawn at random: see ``zero_bubble``.
 # (stages, micro-batches)
 ZERO_BUBBLE = [(n, m) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [

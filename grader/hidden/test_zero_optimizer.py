@@ -14,7 +14,6 @@ from grader.reference import zero
 from grader.reference.data_parallel import OTHER_MEMORY
 from grader.reference.optimizer_reports import require_defaults
 
-SEEDED_AS = "test_sharded_data_parallel.py"
 SIZES = (1, 2, 3, 4)
 MIB = 2**20
 CLOSE = Tolerance(1e-9, "a few AdamW steps in float64")

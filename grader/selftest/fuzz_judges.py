@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from grader.check.api import CheckWorld
-from grader.check.check_metadata import network_of, seeded_name
+from grader.check.check_metadata import network_of
 from grader.check.input_rng import make_rng
 from grader.check.plugin import make_world
 from grader.selftest.mutation.checks import Checks, Staged
@@ -83,7 +83,7 @@ class Recorded:
         )
 
     def _call(self, world: CheckWorld) -> None:
-        fixtures = {"world": world, "rng": make_rng(self.seed, seeded_name(self.item))}
+        fixtures = {"world": world, "rng": make_rng(self.seed, self.item.nodeid)}
         fixtures |= self.item.callspec.params if hasattr(self.item, "callspec") else {}
         self.item.function(
             **{name: value for name, value in fixtures.items() if name in self.item.fixturenames}

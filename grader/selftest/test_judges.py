@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 
 from grader.assignment import PARTS
 from grader.check.api import CheckFailed, CheckWorld
-from grader.check.check_metadata import seeded_name
 from grader.check.input_rng import make_rng
 from grader.check.run_check import _is_ours
 from grader.selftest.fuzz_judges import Recorded, changes
@@ -39,7 +38,7 @@ def test_no_check_raises_where_every_value_is_as_expected(checks, part):
     for name, item in checks.parts[part].items():
         arguments = {
             "world": CheckWorld(None, facts=lambda: {"torch": "2.13.0"}),
-            "rng": make_rng(7, seeded_name(item)),
+            "rng": make_rng(7, item.nodeid),
         }
         arguments |= item.callspec.params if hasattr(item, "callspec") else {}
         arguments = {name: arguments[name] for name in item._fixtureinfo.argnames}

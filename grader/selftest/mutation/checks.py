@@ -18,7 +18,6 @@ from grader.check.check_metadata import (
     network_of,
     part_of,
     record_of,
-    seeded_name,
     shared_with,
 )
 from grader.check.input_rng import make_rng
@@ -103,7 +102,7 @@ class Checks:
         world = make_world(staged.session, [], limits, network_of(item.function), shared_with(item))
         called = set()
         world.runner.on_report = partial(_note, called, on_report)
-        fixtures = {"world": world, "rng": make_rng(staged.session.seed, seeded_name(item))}
+        fixtures = {"world": world, "rng": make_rng(staged.session.seed, item.nodeid)}
         fixtures |= item.callspec.params if hasattr(item, "callspec") else {}
         error = None
         try:
