@@ -73,15 +73,15 @@ def require_two_parts(run, n, x):
         )
         scattering, gathering = run.operations(rank)
         scattered, gathered = scattering.elements, gathering.elements
-        if gathering.itemsize != x.itemsize:  # it moves a view of the bytes, for example
-            gathered = round(gathered * gathering.itemsize / x.itemsize)
         run.require(
             length <= scattered <= padded,
             f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
             f" have {padded}. Pass all of these to the reduce-scatter. Do not pad further.",
         )
+        # A program may gather a view of the bytes: then compare how many elements of x they are.
+        of_x = round(gathered * gathering.itemsize / x.itemsize)
         run.require(
-            length <= gathered <= padded,
+            length <= gathered <= padded or length <= of_x <= padded,
             f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding"
             f" have {padded}. Gather one block from each rank: the block of sums that it got from"
             " the reduce-scatter.",

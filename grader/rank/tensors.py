@@ -273,10 +273,17 @@ def is_freed(value: torch.Tensor) -> bool:
         return False
 
 
+def is_plain(value: torch.Tensor) -> bool:
+    """Return whether a tensor is of torch's own class, and not of a subclass."""
+    return type(value) in (torch.Tensor, torch.nn.Parameter)
+
+
 def _tensor(value: torch.Tensor, parcel: Parcel) -> dict:
-    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+    if not is_plain(value):
         name = type(value).__name__[:100]
-        return {"other": f"a {name}, a subclass of torch.Tensor, not a plain torch.Tensor"}
+        said = f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}, a subclass of torch.Tensor, not a"
+        wait = " (its wait() returns one)" if name == "AsyncCollectiveTensor" else ""
+        return {"other": f"{said} plain torch.Tensor{wait}"}
     if value.layout != torch.strided or value.dtype not in SHIPPABLE or value.is_meta:
         return {
             "other": f"a tensor of dtype {value.dtype} and layout {value.layout} on {value.device}"

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from grader.check.api import call, mixed, per_rank
 from grader.check.call_note import IN_ORDER
@@ -256,6 +257,10 @@ def huge() -> torch.Tensor:
         (
             lambda: torch.zeros(2).as_subclass(type("Liar", (torch.Tensor,), {})),
             "a Liar, a subclass of torch.Tensor",
+        ),
+        (
+            lambda: AsyncCollectiveTensor(torch.zeros(2)),
+            "an AsyncCollectiveTensor, a subclass of torch.Tensor, not a plain torch.Tensor (its wait()",
         ),
         (huge, "too large to judge"),
         (lambda: object(), "an object of type object"),

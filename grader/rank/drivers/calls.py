@@ -9,6 +9,7 @@ from grader.rank.drivers.mark import Mark
 from grader.rank.drivers.memory import RESTING, meet_at_rest
 from grader.rank.meter import Meter
 from grader.rank.receives import Receives
+from grader.rank.tensors import is_plain
 
 
 def plain(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -65,8 +66,11 @@ def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def _memory_of(value: Any) -> dict[int, int]:
-    """Return the memory of all tensors in a value: address → bytes."""
-    storages = (tensor.untyped_storage() for tensor in tensors_in(value))
+    """Return the memory of all tensors in a value: address → bytes.
+
+    Tensors of a subclass are left out: they may have no memory of their own.
+    """
+    storages = (tensor.untyped_storage() for tensor in tensors_in(value) if is_plain(tensor))
     return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
@@ -74,10 +78,11 @@ def stored(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return a dict with the result, the bytes of memory that it keeps alive, and two facts.
 
     The facts are whether the result is contiguous, and whether the result has memory of its own,
-    which it shares with no argument. If the result is not a tensor, the dict holds only the result.
+    which it shares with no argument. If the result is not a plain tensor, the dict holds only the
+    result.
     """
     result = function(*args, **kwargs)
-    if not isinstance(result, torch.Tensor):
+    if not isinstance(result, torch.Tensor) or not is_plain(result):
         return {"value": result}
     memory = result.untyped_storage()
     return {

@@ -657,4 +657,31 @@ def all_to_all(tensor: Tensor) -> Tensor:
     return received.view(tensor.dtype).view(tensor.shape)
 """,
     ),
+    Variant(
+        "sums in float64",
+        "collectives",
+        """
+def _wide(tensor: Tensor) -> Tensor:
+    wide = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return wide.double() if tensor.is_floating_point() else wide
+
+
+def all_reduce_from_parts(tensor: Tensor) -> Tensor:
+    n = dist.get_world_size()
+    flat = _wide(tensor).view(-1)
+    flat = torch.cat([flat, flat.new_zeros(-len(flat) % n)])
+    mine = torch.empty_like(flat.chunk(n)[0])
+    dist.reduce_scatter(mine, list(flat.chunk(n)))
+    dist.all_gather(list(flat.chunk(n)), mine)
+    return flat[: tensor.numel()].view(tensor.shape).to(tensor.dtype)
+
+
+def overlapped_all_reduce(tensor: Tensor, compute: Callable[[], T]) -> tuple[Tensor, T]:
+    total = _wide(tensor)
+    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+    work.wait()
+    return total.to(tensor.dtype), result
+""",
+    ),
 ]
