@@ -20,7 +20,7 @@ from typing import Any
 
 from grader.check.arguments import as_argument, tensor
 from grader.check.call_measurements import OVERWRITTEN_ALLOWED_BYTES, imports_note
-from grader.check.call_note import call_note
+from grader.check.call_note import call_note, turn_note
 from grader.check.call_result import CallResult
 from grader.check.check_exceptions import CheckFailed, GraderFault, NotAttempted, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
@@ -143,9 +143,21 @@ class Request:
             for rank in range(size)
         ]
         note = call_note(self.function, self.args, self.kwargs, self.options["driver"])
+        turn_notes = (
+            [turn_note(self.function, turn, self.kwargs) for turn in self.args]
+            if self.options["driver"] == "in_turn"
+            else []
+        )
         # This removes values from the lists and dicts in ``arguments``, which were made above.
         served = [self._take_out_served(args, kwargs) for args, kwargs in arguments]
-        return Call(self.function, arguments, note=note, served=served, **self.options)
+        return Call(
+            self.function,
+            arguments,
+            note=note,
+            turn_notes=turn_notes,
+            served=served,
+            **self.options,
+        )
 
     def _take_out_served(self, args: list, kwargs: dict) -> dict:
         """Remove and return the values that a rank must not know before it asks for them.

@@ -74,6 +74,16 @@ def call_note(function: str, args: Sequence, kwargs: Mapping, driver: str) -> st
     return ", ".join(parts)
 
 
+def turn_note(function: str, turn: Sequence | PerRank, kwargs: Mapping) -> str:
+    """Return the text about one of the calls that the driver ``in_turn`` makes.
+
+    ``turn`` holds the arguments of this call. If ranks have different arguments, the text shows
+    those of rank 0.
+    """
+    args = turn.values[0] if isinstance(turn, PerRank) else turn
+    return call_note(function, args, kwargs, "plain")
+
+
 def _is_short(value: Any) -> bool:
     """Return whether this is a list or a tuple of one to eight numbers or strings."""
     return (

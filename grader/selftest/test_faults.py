@@ -15,6 +15,7 @@ import pytest
 
 from grader.check.api import CheckFailed, Delay, Probe, RequiresGrad, call, per_rank
 from grader.check.failure_message import CALL_LINE
+from grader.wire import frames
 
 X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
@@ -499,6 +500,24 @@ def test_a_stub_is_not_a_failure(submit):
 )
 def test_what_is_no_result(submit, value, words):
     assert words in verdict(submit(f"def broken(x): return {value}"), 1)
+
+
+@pytest.mark.parametrize("name, note", [("1", "7"), ("9", "")])
+def test_of_calls_in_turn_the_one_that_raised_is_named(submit, name, note):
+    """A rank that forges the mark of another turn only changes what the message says."""
+    world = submit("""
+        def broken(n):
+            if n == 7:
+                raise KeyError(n)
+            return n
+        """)
+    (run,) = world(1, call("collectives.broken", (3,), (7,), driver="in_turn"))
+    for event in run.report.ranks[0].trail:
+        if getattr(event, "name", "").startswith(frames.TURN_RAISED):
+            object.__setattr__(event, "name", frames.TURN_RAISED + name)
+    with pytest.raises(CheckFailed) as failure:
+        run.returns([3, 7])
+    assert str(failure.value).startswith(f"broken{note and f'({note})'} on 1 rank\n")
 
 
 def test_a_value_that_cannot_be_reached(submit):

@@ -198,6 +198,12 @@ def test_a_note_names_the_parameters_that_the_stub_has(function, arguments, driv
     assert made.note == note
 
 
+def test_calls_in_turn_have_a_note_each():
+    asked = (ROWS, 1), per_rank((ROWS, 0), (None, 0))
+    made = call("collectives.broadcast", *asked, driver="in_turn").spread(2)
+    assert made.turn_notes == ["tensor=float64 (2, 3), root=1", "tensor=float64 (2, 3), root=0"]
+
+
 def test_the_drivers_that_pass_arguments_in_order_exist():
     assert set(DRIVERS) >= IN_ORDER
 

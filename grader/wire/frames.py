@@ -112,6 +112,8 @@ SEALING_KEY = "key"
 SETTLED_KEY = "settled"
 # the first mark of every call, and the mark of a call whose function has returned
 CALL_BEGAN, CALL_ENDED = "call began", "call ended"
+# the prefix of a mark of the driver ``in_turn``, followed by the number of the turn that raised
+TURN_RAISED = "raised in turn "
 # Prefixes of the names of marks that are added at the end of a call. The prefix is followed by the
 # kind of an operation, and by the operation's number. A rank numbers its operations of each kind in
 # the order in which it issues them.

@@ -83,6 +83,8 @@ class Call:
     # numbers of this dtype. It reports the sum of their squares, and of their fourth powers
     squares: str = ""
     note: str = ""  # for the message: the difference between this call and the check's other calls
+    # the note of each call of the student's function, if the driver is ``in_turn``
+    turn_notes: list[str] = field(default_factory=list)
 
 
 # Parts of the error messages that torch gives on a rank whose peers have gone.

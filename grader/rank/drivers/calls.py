@@ -10,6 +10,7 @@ from grader.rank.drivers.memory import RESTING, meet_at_rest
 from grader.rank.meter import Meter
 from grader.rank.receives import Receives
 from grader.rank.tensors import is_plain
+from grader.wire import frames
 
 
 def plain(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -29,10 +30,17 @@ def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make several calls, one after the other, and return the list of their results.
 
     ``args`` holds the arguments of each call. As in ``received_at_wait``, received data reaches its
-    tensor only in ``wait()``.
+    tensor only in ``wait()``. If a call raises an exception, a mark says which call it was.
     """
+    results = []
     with Receives(mark):
-        return [function(*each, **kwargs) for each in args]
+        for turn, each in enumerate(args):
+            try:
+                results.append(function(*each, **kwargs))
+            except Exception:
+                mark(f"{frames.TURN_RAISED}{turn}")
+                raise
+    return results
 
 
 def emptied(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
