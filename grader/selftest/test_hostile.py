@@ -37,6 +37,7 @@ pytestmark = [
 
 SCHEMA = json.loads(Path(__file__).with_name("results.schema.json").read_text())
 BEST = "best"
+SLOWNESS = 2  # the times in the headers are those of a quiet machine
 MAX_SECONDS = 90
 EVERY_TIER = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"]
 TIERS = EVERY_TIER if IS_WHOLE else [BEST]
@@ -147,8 +148,8 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
     except jsonschema.ValidationError as error:
         others.append(f"results.json is not as the platform wants it: {error.message[:300]}")
     others += traces.left() + workshop.canaries.touched() + worlds_left(server)
-    if seconds > case.seconds:
-        others.append(f"took {seconds:.1f} s, and may take {case.seconds}")
+    if seconds > SLOWNESS * case.seconds:
+        others.append(f"took {seconds:.1f} s, and may take {SLOWNESS * case.seconds}")
     gap = case.unless.get(tier, "")
     wrong = faults.remaining(gap if gap in tiered.facts["gaps"] else "")  # and the report says so
     if not wrong and (faults.of_success or faults.others):
