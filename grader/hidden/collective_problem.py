@@ -11,7 +11,6 @@ from grader.check.api import RequiresGrad, Strided, call, mixed, per_rank
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 
-SIZES = (1, 2, 3, 4)
 KEPT = "the list of two calls' results, kept together,"
 
 

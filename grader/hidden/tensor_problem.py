@@ -13,7 +13,6 @@ from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import single_device
 from grader.reference import tensor_parallel as parts
 
-SIZES = (1, 2, 3, 4)
 CLOSE = rounding(np.float64)
 MIXED = "another on each rank"
 

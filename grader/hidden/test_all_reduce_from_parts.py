@@ -10,13 +10,13 @@ from grader.check.api import call, on_gloo, per_rank
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
-    SIZES,
     integers,
     stands_alone,
     sums,
     the_sum,
     two_calls_of,
 )
+from grader.hidden.world_sizes import SIZES
 
 
 @number("1.3")

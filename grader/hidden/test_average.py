@@ -10,7 +10,6 @@ from grader.check.api import call, on_gloo
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
-    SIZES,
     in_memory_order,
     integers,
     keeps_both,
@@ -18,6 +17,7 @@ from grader.hidden.collective_problem import (
     stands_alone,
     two_calls_of,
 )
+from grader.hidden.world_sizes import SIZES
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 

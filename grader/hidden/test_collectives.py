@@ -25,12 +25,12 @@ from grader.check.api import (
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
-    SIZES,
     in_memory_order,
     integers,
     keeps_both,
     laid_out,
 )
+from grader.hidden.world_sizes import SIZES
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 from grader.reference.counting import often

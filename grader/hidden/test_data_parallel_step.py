@@ -18,10 +18,10 @@ from grader.hidden.data_parallel_problem import (
     problem,
 )
 from grader.hidden.given_tensors import rank_layout
+from grader.hidden.world_sizes import SIZES
 from grader.reference import single_device
 from grader.reference.data_parallel import loss_mistakes, require_average, step_mistakes
 
-SIZES = (1, 2, 3, 4)
 OVERWRITTEN = (
     "the first step's gradients were overwritten by the second step's. Return"
     " new tensors from each step"

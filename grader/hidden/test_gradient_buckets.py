@@ -19,10 +19,10 @@ from grader.hidden.bucket_problem import (
     sent,
 )
 from grader.hidden.given_tensors import rank_layout
+from grader.hidden.world_sizes import SIZES
 from grader.reference.buckets import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
 from grader.reference.data_parallel import RESET
 
-SIZES = (1, 2, 3, 4)
 ALL_IN_HOOKS = (
     "Every all-reduce, even the last one, can begin before the pass ends. Start each bucket in the"
     " hook of the parameter that completes the bucket."

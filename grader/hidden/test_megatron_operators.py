@@ -8,7 +8,14 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import RequiresGrad, Strided, call, per_rank, rounding
-from grader.hidden.tensor_problem import CLOSE, MIXED, SIZES, keeps_results, laid_out, on_ranks
+from grader.hidden.tensor_problem import (
+    CLOSE,
+    MIXED,
+    keeps_results,
+    laid_out,
+    on_ranks,
+)
+from grader.hidden.world_sizes import SIZES
 from grader.reference import tensor_parallel as parts
 from grader.reference.counting import often
 

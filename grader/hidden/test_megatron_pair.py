@@ -12,7 +12,6 @@ from grader.check.api import RequiresGrad, call, on_gloo
 from grader.hidden.tensor_problem import (
     CLOSE,
     MIXED,
-    SIZES,
     keeps_results,
     laid_out,
     large,
@@ -21,6 +20,7 @@ from grader.hidden.tensor_problem import (
     rounding_of_shards,
     tall,
 )
+from grader.hidden.world_sizes import SIZES
 from grader.reference import single_device
 from grader.reference import tensor_parallel as parts
 

@@ -15,9 +15,9 @@ from grader.hidden.sequence_problem import (
     require_traffic,
 )
 from grader.hidden.two_calls import in_turn, returns_both
+from grader.hidden.world_sizes import SIZES
 from grader.reference import experts
 
-SIZES = (1, 2, 3, 4)
 COUNTS = {1: (5,), 2: (5, 3), 3: (4, 1, 6), 4: (3, 6, 1, 4)}
 
 

@@ -10,7 +10,6 @@ from grader.check.api import Delay, Probe, call, listed, on_gloo, per_rank
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
-    SIZES,
     in_memory_order,
     integers,
     keeps_both,
@@ -19,6 +18,7 @@ from grader.hidden.collective_problem import (
     the_sum,
     two_calls_of,
 )
+from grader.hidden.world_sizes import SIZES
 
 
 @number("1.5")
@@ -71,16 +71,14 @@ def test_compute_does_not_wait(world, rng):
                 if before:
                     sentence += f" Before that, it had started: {listed(before)}."
                 run.require(bool(started) and started[0].at <= began[0].at, sentence)
-                # A program may add in a wider dtype. Then its bytes are counted in the dtype of x.
-                narrowed = {o.key: min(1, xs[0].itemsize / o.itemsize) for o in done if o.bytes}
-                early = sum(o.bytes * narrowed[o.key] for o in before if o.kind == "all_reduce")
+                early = sum(o.bytes * _narrowed(o, xs[0]) for o in before if o.kind == "all_reduce")
                 sentence = (
                     f"Before rank {rank} began to compute, it had started only: {listed(before)}."
                     f" But the tensor has {xs[0].nbytes} bytes. Start the all-reduce of the whole"
                     " tensor before you call compute."
                 )
                 run.require(early >= xs[0].nbytes, sentence)
-                sent = sum(o.traffic * narrowed.get(o.key, 1) for o in done)
+                sent = sum(o.traffic * _narrowed(o, xs[0]) for o in done)
                 enough = 2 * (n - 1) / n * xs[0].nbytes
                 sentence = (
                     f"rank {rank} sends {sent:.0f} bytes ({listed(done)}), but {enough:.0f} are"
@@ -88,6 +86,14 @@ def test_compute_does_not_wait(world, rng):
                     " communication."
                 )
                 run.require(sent <= enough + 0.5, sentence)
+
+
+def _narrowed(operation, x):
+    """Return the factor by which an operation's bytes shrink if they are sent in the dtype of x.
+
+    A program may add in a wider dtype. Its bytes are then counted as if it used the dtype of x.
+    """
+    return min(1.0, x.itemsize / operation.itemsize) if operation.bytes else 1.0
 
 
 @number("1.5")

@@ -24,11 +24,10 @@ from grader.hidden.pipeline_problem import (
     run_at_even_pace,
     uneven_work,
 )
+from grader.hidden.world_sizes import SIZES
 from grader.reference import pipeline
 from grader.reference.collective_mistakes import OVERWRITTEN
 from grader.reference.returned_lists import as_lists
-
-SIZES = (1, 2, 3, 4)
 
 
 @number("5.1")

@@ -25,8 +25,8 @@ from grader.hidden.sharded_problem import (
     sharded_problems,
     two_steps,
 )
+from grader.hidden.world_sizes import SIZES
 
-SIZES = (1, 2, 3, 4)
 TWO_KINDS = "Gather layers by all-gathers, and average gradients by reduce-scatters."
 
 

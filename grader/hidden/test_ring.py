@@ -14,7 +14,6 @@ from grader.check.api import STANDSTILL, Delay, call, in_strict_order, listed, o
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
-    SIZES,
     in_memory_order,
     integers,
     keeps_both,
@@ -24,6 +23,7 @@ from grader.hidden.collective_problem import (
     the_sum,
     two_calls_of,
 )
+from grader.hidden.world_sizes import SIZES
 from grader.reference.counting import often
 
 RING = "Build the ring from sends and receives only."

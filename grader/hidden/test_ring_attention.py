@@ -15,8 +15,7 @@ from grader.hidden.sequence_problem import (
     require_traffic,
 )
 from grader.hidden.two_calls import in_turn, returns_both
-
-SIZES = (1, 2, 3, 4)
+from grader.hidden.world_sizes import SIZES
 
 
 def attention_problems(rng, n):

@@ -17,8 +17,7 @@ from grader.hidden.sharded_problem import (
     sharded_problems,
     two_steps,
 )
-
-SIZES = (1, 2, 3, 4)
+from grader.hidden.world_sizes import SIZES
 
 
 @number("6.3")

@@ -13,7 +13,6 @@ from grader.hidden.kept_memory import require_shard_alone
 from grader.hidden.tensor_problem import (
     CLOSE,
     MIXED,
-    SIZES,
     Problem,
     deal_layers,
     laid_out,
@@ -24,6 +23,7 @@ from grader.hidden.tensor_problem import (
     traffic_problems,
 )
 from grader.hidden.two_calls import in_turn, returns_both
+from grader.hidden.world_sizes import SIZES
 from grader.reference import tensor_parallel as parts
 from grader.reference.collective_mistakes import OVERWRITTEN
 

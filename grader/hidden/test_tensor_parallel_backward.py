@@ -12,7 +12,6 @@ from grader.hidden.few_operations import require_few_operations
 from grader.hidden.tensor_problem import (
     CLOSE,
     MIXED,
-    SIZES,
     Problem,
     deal_layers,
     require_own_products,
@@ -20,6 +19,7 @@ from grader.hidden.tensor_problem import (
     shapes_of_gradients,
     traffic_problems,
 )
+from grader.hidden.world_sizes import SIZES
 from grader.reference import tensor_parallel as parts
 from grader.reference.collective_mistakes import OVERWRITTEN
 from grader.reference.counting import counted

@@ -19,12 +19,11 @@ from grader.hidden.data_parallel_problem import (
     problem,
 )
 from grader.hidden.given_tensors import rank_layout
+from grader.hidden.world_sizes import SIZES
 from grader.reference import single_device
 from grader.reference.data_parallel import OTHER_MEMORY, require_average
 from grader.reference.optimizer_reports import optimizer_hint, require_default_adamw
 from grader.reference.training_mistakes import STRIDED_KEPT, training_mistakes
-
-SIZES = (1, 2, 3, 4)
 
 
 @dataclass(frozen=True)

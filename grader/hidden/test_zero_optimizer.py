@@ -10,11 +10,11 @@ from grader.check import driver_results
 from grader.check.api import SETTLED, Tolerance, call, draw, imports_note, listed, on_gloo, per_rank
 from grader.hidden.sharded_evidence import imported, require_traffic
 from grader.hidden.sharded_problem import ZeroProblem, drawn_rates, late, served_rates
+from grader.hidden.world_sizes import SIZES
 from grader.reference import zero
 from grader.reference.data_parallel import OTHER_MEMORY
 from grader.reference.optimizer_reports import require_defaults
 
-SIZES = (1, 2, 3, 4)
 MIB = 2**20
 CLOSE = Tolerance(1e-9, "a few AdamW steps in float64")
 CONSTRUCTED = "constructed"  # the driver's mark between ZeroAdamW(…) and its first step

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from grader.check.api import CheckFailed, RequiresGrad, call, draw
 from grader.rank import drivers
@@ -48,6 +49,17 @@ def drive(name: str, function, *args, marks=None, **kwargs):
 
 def leaf(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32, requires_grad=True)
+
+
+# ——— results that are no plain tensors
+
+
+@pytest.mark.parametrize("name", ["described", "stored"])
+def test_the_memory_of_a_tensor_of_a_subclass_is_not_asked_for(name):
+    """The result of torch's functional collectives has no memory of its own."""
+    result = AsyncCollectiveTensor(torch.ones(2))
+    found = drive(name, lambda x: result, torch.ones(2))
+    assert found["value"] is result and found.get("kept bytes", 0) == 0
 
 
 # ——— parameters

@@ -1803,6 +1803,26 @@ def all_gather""",
         "Start the all-reduce of the whole tensor before you call compute",
     ),
     Mutant(
+        "an all-reduce that starts with half of the entries before compute, in a wider dtype",
+        "collectives",
+        """    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+    work.wait()  # total must not be read before
+""",
+        """    wide = total.double() if total.dtype == torch.float32 else total.clone()
+    half = (wide.numel() + 1) // 2
+    entries = wide.view(-1)
+    work = dist.all_reduce(entries[:half], async_op=True)
+    result = compute()
+    work.wait()
+    if half < len(entries):
+        dist.all_reduce(entries[half:])
+    total.copy_(wide)
+""",
+        {"hidden compute_does_not_wait"},
+        "Start the all-reduce of the whole tensor before you call compute",
+    ),
+    Mutant(
         "a broadcast of rows is an all-gather",
         "collectives",
         "    received = tensor.detach().clone(memory_format=torch.contiguous_format)\n    dist.broadcast",
