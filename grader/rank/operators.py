@@ -86,9 +86,11 @@ def run_custom(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return all tensors in a tensor or in nested lists of tensors; [] for any other value."""
+    """Return all tensors of nested lists, tuples and dictionaries; [] for any other value."""
     if isinstance(value, torch.Tensor):
         return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
     if isinstance(value, (list, tuple)):
         return [tensor for item in value for tensor in tensors_in(item)]
     return []

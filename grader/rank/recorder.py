@@ -88,13 +88,10 @@ class Recorder(TorchDispatchMode):
         if operator.namespace == "c10d":
             if name in C10D:
                 kind, put_in, get_out = C10D[name]
-                sent, received = tensors_in(arguments.get(put_in)), tensors_in(
-                    arguments.get(get_out)
-                )
                 self._report(
                     kind,
-                    sent,
-                    received,
+                    tensors_in(arguments.get(put_in)),
+                    tensors_in(arguments.get(get_out)),
                     dist.ProcessGroup.unbox(arguments["process_group"]),
                     arguments,
                 )
@@ -128,9 +125,8 @@ class Recorder(TorchDispatchMode):
             group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
         elif isinstance(group, torch.ScriptObject):
             group = dist.ProcessGroup.unbox(group)
-        tensors = tensors_in(
-            arguments.get("input", arguments.get("inputs", arguments.get("tensor")))
-        )
+        given = arguments.get("input", arguments.get("inputs", arguments.get("tensor")))
+        tensors = tensors_in(given)
         sent, received = ([], tensors) if kind == "recv" else (tensors, [])
         self._report(kind, sent, received, group, arguments)
 

@@ -8,6 +8,7 @@ import torch
 from grader.rank.drivers.mark import Mark
 from grader.rank.drivers.memory import RESTING, meet_at_rest
 from grader.rank.meter import Meter
+from grader.rank.operators import tensors_in
 from grader.rank.receives import Receives
 from grader.rank.tensors import is_plain
 from grader.wire import frames
@@ -136,16 +137,3 @@ def metered(
     with Meter(tensors_in([args, kwargs]), look) as meter:
         value = function(*args, **kwargs)
     return {"value": value, "ledger": meter.ledger}
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return all tensors of nested lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return (
-        [tensor for item in value for tensor in tensors_in(item)]
-        if isinstance(value, (list, tuple))
-        else []
-    )
