@@ -280,9 +280,10 @@ def shift_right(tensor: Tensor) -> Tensor:
     ``isend`` and then an ``irecv``. ``dist.batch_isend_irecv`` starts the send and the receive
     together, and works on CPUs and GPUs.
 
-    All ranks must send at the same time. If only rank 0 sends first, and all other ranks receive
-    before they send, the messages go round one after the other. This takes n times as long. To test
-    this, a check lets one rank begin late. Other ranks must have sent before it begins.
+    The messages must travel at the same time. If only rank 0 sends first, and all other ranks
+    receive before they send, the messages go round one after the other. This takes n times as long.
+    To test this, a check lets one rank begin late. At least one other rank must have sent before
+    the late rank begins.
 
     Args:
         tensor: any shape.
@@ -307,8 +308,8 @@ def ring_all_reduce(tensor: Tensor) -> Tensor:
     n−1 steps are the all-gather: the finished chunks travel round the ring. Each rank sends 2(n−1)
     chunks of 1/n of the tensor. No all-reduce in which the ranks do the additions can send fewer
     bytes [Patarasuk and Yuan, 2009]. (On some networks the switches add, too. Then ranks send fewer
-    bytes.) As in Problem 1.6, the ranks send at the same time, and in an order that also works on
-    GPUs.
+    bytes.) As in Problem 1.6, the messages travel at the same time, and the ranks send and receive
+    in an order that also works on GPUs.
 
     Args:
         tensor: any shape, with one element or more. The number of elements can be less than n.

@@ -272,7 +272,7 @@ def measured_bubble(timelines: list[list[Span]]) -> float:
     Args:
         timelines: for each stage its spans, ``Span(kind, micro_batch, start, end)``, in any order.
             Spans of a stage do not overlap. A span is work, everything else is waiting. The total
-            time of each stage is from the first start to the last end of *any* stage. It is not 0.
+            time of each stage is from the first start to the last end of *any* stage, and not 0.
     Returns:
         A number from 0 to 1: idle time of all stages / total time of all stages.
     Raises:

@@ -114,7 +114,7 @@ def test_the_send_has_ended(world, rng):
 @number("1.6")
 @weight(0.125)
 def test_shift_right_at_the_same_time(world, rng):
-    """shift_right: if one rank begins late, other ranks send before it begins (3 and 4 ranks)"""
+    """shift_right: if one rank begins late, another rank sends before it begins (3 and 4 ranks)"""
     for n in (3, 4):
         _send_at_the_same_time(world, rng, "shift_right", n, shifted)
 
@@ -323,7 +323,7 @@ def _goes_round(run, n):
 @number("1.7")
 @weight(0.125)
 def test_ring_at_the_same_time(world, rng):
-    """ring_all_reduce: if one rank begins late, other ranks send before it begins (3 and 4
+    """ring_all_reduce: if one rank begins late, another rank sends before it begins (3 and 4
     ranks)
     """
     for n in (3, 4):

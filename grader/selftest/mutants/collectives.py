@@ -213,7 +213,7 @@ MUTANTS = [
         "waits before it computes",
         "collectives",
         """    result = compute()
-    work.wait()  # total must not be read before""",
+    work.wait()  # do not read total before this line""",
         "    work.wait()\n    result = compute()",
         {"public overlapped_all_reduce", "hidden compute_does_not_wait"},
         "rank 1 is delayed by this check until rank 0 reaches the point “compute ended”",
@@ -221,7 +221,7 @@ MUTANTS = [
     Mutant(
         "never waits",
         "collectives",
-        "    work.wait()  # total must not be read before\n",
+        "    work.wait()  # do not read total before this line\n",
         "",
         {"public overlapped_all_reduce", "hidden it_waits_before_it_returns"},
         "but never waits for it. async_op=True returns immediately",
@@ -391,7 +391,7 @@ MUTANTS = [
         "collectives",
         """    work = dist.all_reduce(total, async_op=True)
     result = compute()
-    work.wait()  # total must not be read before""",
+    work.wait()  # do not read total before this line""",
         """    work = dist.barrier(async_op=True)
     result = compute()
     work.wait()
@@ -960,7 +960,7 @@ def all_gather""",
     Mutant(
         "computes twice",
         "collectives",
-        """    work.wait()  # total must not be read before
+        """    work.wait()  # do not read total before this line
     return total, result""",
         "    work.wait()\n    return total, compute()",
         {"hidden compute_does_not_wait"},
@@ -1790,7 +1790,7 @@ def all_gather""",
         "collectives",
         """    work = dist.all_reduce(total, async_op=True)
     result = compute()
-    work.wait()  # total must not be read before
+    work.wait()  # do not read total before this line
 """,
         """    entries = total.view(-1)
     work = dist.all_reduce(entries[:1], async_op=True)
@@ -1807,7 +1807,7 @@ def all_gather""",
         "collectives",
         """    work = dist.all_reduce(total, async_op=True)
     result = compute()
-    work.wait()  # total must not be read before
+    work.wait()  # do not read total before this line
 """,
         """    wide = total.double() if total.dtype == torch.float32 else total.clone()
     half = (wide.numel() + 1) // 2
@@ -1869,7 +1869,7 @@ def all_gather""",
     Mutant(
         "the all-reduce of a matrix ends before the computation begins",
         "collectives",
-        "    result = compute()\n    work.wait()  # total must not be read before\n",
+        "    result = compute()\n    work.wait()  # do not read total before this line\n",
         """    if tensor.dim() > 1:
         work.wait()
         return total, compute()
