@@ -14,12 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from grader.assignment import PARTS
-from grader.check.check_metadata import (
-    network_of,
-    part_of,
-    record_of,
-    shared_with,
-)
+from grader.check.check_metadata import network_of, part_of, record_of, shared_with
 from grader.check.input_rng import make_rng
 from grader.check.plugin import make_world, verdict
 from grader.check.world_lending import judge_fairly
