@@ -8,10 +8,11 @@ compared with a tolerance.
 import numpy as np
 
 from grader.check.api import RequiresGrad, Strided, call, mixed, per_rank
+from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 
-KEPT = "the list of two calls' results, kept together,"
+RESULTS = "results"  # of two calls; for ``returns_both``
 
 
 def integers(rng, shape, dtype=np.float32, low=-50, high=50):
@@ -70,21 +71,8 @@ def two_calls_of(rng, n, function, right, *more):
     from the tensors of all ranks.
     """
     pair = [[integers(rng, (5,)) for _ in range(n)] for _ in range(2)]
-    turns = [per_rank(*([x, *more] for x in xs)) for xs in pair]
-    return call(f"collectives.{function}", *turns, driver="in_turn"), [right(xs) for xs in pair]
-
-
-def keeps_both(run, results):
-    """Fail if a result of one of the two calls is wrong after the second call.
-
-    ``results`` has the right results of the first call and of the second call, each for all ranks.
-    """
-    first, second = results
-    run.returns(
-        *map(list, zip(first, second)),
-        label=KEPT,
-        known_mistakes=[{mistakes.OVERWRITTEN: [own, own]} for own in second],
-    )
+    both = in_turn(n, *(call(f"collectives.{function}", per_rank(*xs), *more) for xs in pair))
+    return both, [right(xs) for xs in pair]
 
 
 def stands_alone(world, rng, function, right, *more):
@@ -124,5 +112,5 @@ def sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
         )
         run.keeps_inputs()
     if kept:
-        keeps_both(runs.pop(), kept[1])
+        returns_both(runs.pop(), *kept[1], RESULTS)
     return runs

@@ -25,11 +25,12 @@ from grader.check.api import (
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
+    RESULTS,
     in_memory_order,
     integers,
-    keeps_both,
     laid_out,
 )
+from grader.hidden.two_calls import returns_both
 from grader.hidden.world_sizes import SIZES
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
@@ -124,7 +125,7 @@ def test_values(world, rng, collective):
                 known_mistakes=known,
             )
             run.keeps_inputs()
-        keeps_both(last, results)
+        returns_both(last, *results, RESULTS)
 
 
 def _mistakes(collective, xs, layout, root=0, op=None):

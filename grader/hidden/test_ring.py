@@ -14,15 +14,16 @@ from grader.check.api import STANDSTILL, Delay, call, in_strict_order, listed, o
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
+    RESULTS,
     in_memory_order,
     integers,
-    keeps_both,
     laid_out,
     stands_alone,
     sums,
     the_sum,
     two_calls_of,
 )
+from grader.hidden.two_calls import returns_both
 from grader.hidden.world_sizes import SIZES
 from grader.reference.counting import often
 
@@ -68,7 +69,7 @@ def test_shift_right(world, rng):
             run.keeps_inputs()
             if n > 1:
                 _sends_once(run, xs)
-        keeps_both(last, results)
+        returns_both(last, *results, RESULTS)
 
 
 def shifted(xs):

@@ -19,6 +19,7 @@ ALSO = {
         "grader/hidden/test_overlapped_all_reduce.py",
         "grader/hidden/test_ring.py",
         "grader/hidden/collective_problem.py",
+        "grader/hidden/two_calls.py",
     ),
     "benchmarking": (
         "handout/bandwidth/",

@@ -927,7 +927,7 @@ def all_gather""",
     result = compute()
 """,
         {"hidden it_waits_before_it_returns"},
-        "kept together",
+        "read after both calls",
     ),
     Mutant(
         "computes first and communicates then",
@@ -1028,7 +1028,7 @@ def all_gather""",
         "    received = shift_right.__dict__.setdefault((tensor.shape, tensor.dtype), received)\n"
         + EXCHANGE,
         {"hidden shift_right"},
-        "kept together",
+        "read after both calls",
     ),
     Mutant(
         "neighbours by an all-gather",
