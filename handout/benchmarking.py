@@ -271,6 +271,6 @@ def half_peak_size(alpha: float, beta: float) -> float:
 
     Smaller messages spend most of their time on the latency. Hockney calls this size n₁/₂.
 
-    α = 2, β = 500  →  1000.0 bytes. One line, after two lines of algebra.
+    α = 2, β = 500  →  1000.0 bytes. Solve for S on paper; the code is one line.
     """
     raise NotImplementedError("Problem 2.4: half_peak_size")

@@ -336,7 +336,7 @@ def make_environment(folder):
     if os.path.exists(os.path.join(folder, READY)):
         os.replace(os.path.join(folder, READY), os.path.join(folder, UNFINISHED))
     open(os.path.join(folder, UNFINISHED), "w").close()
-    # Begin with an empty folder, because pip trusts the files that an interrupted pip has left.
+    # Begin with an empty folder, because pip trusts the files that an interrupted pip left behind.
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if name == UNFINISHED:

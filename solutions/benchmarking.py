@@ -350,7 +350,7 @@ def half_peak_size(alpha: float, beta: float) -> float:
 
     Smaller messages spend most of their time on the latency. Hockney calls this size n₁/₂.
 
-    α = 2, β = 500  →  1000.0 bytes. One line, after two lines of algebra.
+    α = 2, β = 500  →  1000.0 bytes. Solve for S on paper; the code is one line.
     """
     # BEGIN SOLUTION 2.4: half_peak_size
     return alpha * beta

@@ -40,7 +40,7 @@ from grader.world.limits import Limits
 from grader.world.processes import Processes
 from grader.world.report import IN_ALL_CALLS, Call, Ending, Raised, WorldReport
 
-ROOM = 4  # only worlds of at most this many ranks are lent; few checks need more
+ROOM = 4  # the ranks of a larger world are never lent; few checks need a larger world
 # If ranks cannot be started, or find a full disk, wait this many seconds, and try again.
 PAUSE_SECONDS = 0.5
 # A process that judges checks waits at most this many times, so that it soon reports a fault that

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Return a different name for each of these names. The new names are safe for folders.
+    """Return a unique name for each of these names. The new names are safe for folders.
 
     If a name loses letters, a hash is added to its end. So its new name does not depend on the
     other submissions. If different names would become equal, each of them gets a hash, too. If a

@@ -125,7 +125,7 @@ class ChunkedProblem:
         return [[[gradients[l] for l in own] for own in cut] for cut in self.cut]
 
     def request(self, function, stages, times=1, **options):
-        """Return a call that runs these schedules ``times`` times, one run after the other.
+        """Return a call with ``times`` runs of these schedules, one run after the other.
 
         If the backward passes have two halves, each grad_z is changed before W. In this case, also
         set ``self.gradients`` to the gradients that the last of these runs should return.

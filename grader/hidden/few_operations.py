@@ -2,7 +2,7 @@
 
 
 def require_few_operations(run, collectives, sentence):
-    """Fail if a rank issues more operations than ``collectives`` collectives need.
+    """Fail if a rank issues too many operations for this number of ``collectives``.
 
     A rank may carry out a collective with sends and receives: an all-reduce round a ring takes
     2(n−1) of each. So 4n operations are allowed for each collective.

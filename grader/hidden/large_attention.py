@@ -8,6 +8,7 @@ from grader.reference import sequences
 
 MIB = 2**20
 MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attention_forward says
+OWN_BLOCKS = 3.5  # the memory of queries, keys, values, sums and the network, in such blocks
 # A rank may hold this many tensors (T/n, d) in addition to its arguments when it communicates.
 # The functions' docstrings allow 8 forward and 12 backward. Messages take about 5 more, in the
 # buffers of the network, and inherited memory that a rank writes to takes about 2. We measured 7 to
@@ -152,5 +153,4 @@ class LargeAttention(SharedCalls):
             )
             likely = "Did you make a matrix of the scores of all keys, or keep old blocks?"
             likely += imports_note(of_tiny.own_growth(rank), left_out)
-            # Queries, keys, values, sums and the network may take the memory of 3.5 more blocks.
-            run.require(blocks <= MOST_BLOCKS + 3.5, f"{text} {likely}")
+            run.require(blocks <= MOST_BLOCKS + OWN_BLOCKS, f"{text} {likely}")

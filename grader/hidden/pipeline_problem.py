@@ -140,7 +140,7 @@ class PipelineProblem:
         """Fail unless the meter has recorded the products of these stages.
 
         The driver's meter keeps a ledger: it records products, sends, and how many bytes are alive
-        on a rank. In each of ``passes`` passes, each layer needs at least one product for each
+        on a rank. In each of the ``passes``, each layer needs at least one product for each
         micro-batch. (In a backward pass, a layer computes two products. But the first layer of
         stage 0 computes only one product, so only one product is required for each layer.) If the
         meter has recorded no products, the ledger does not show what was computed before a send. It

@@ -127,7 +127,7 @@ def test_fit_misuse(world, rng):
     """fit_latency_bandwidth raises ValueError for too few different sizes or times, unequal
     lengths, or times that do not grow with the size
     """
-    unlike = "The numbers of times and sizes differ."
+    unlike = "There must be one time for each size."
     few = "A fit needs at least two different sizes and two different times."
     falling = "The times do not grow with the sizes."
     cases = [([], [], few), ([1024], [1.0], few), ([1024, 1024], [1.0, 2.0], few)]

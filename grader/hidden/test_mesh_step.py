@@ -25,8 +25,8 @@ class Problem:
     def __init__(self, rng, shape, pairs=2, rows=2, width=4, hidden=8, dtype=np.float64):
         """Draw the model and the batch.
 
-        Each row of the mesh has ``rows`` rows of the batch. Each rank has ``hidden`` columns of the
-        first weight of each pair, and in every second pair one more. If ``hidden`` is much larger
+        Each row of the mesh has ``rows`` samples of the batch. Each rank has ``hidden`` columns of
+        the first weight of each pair, and in every second pair one more. If ``hidden`` is much larger
         than ``rows``, the shards of the weights are much larger than the activations: see
         ``keeps_shards``.
 

@@ -109,7 +109,7 @@ class Answers:
     # ——— events of a rank after which the hub sends withheld answers
 
     def on_await(self, rank: int, number: int) -> None:
-        """Record that a thread waits for an operation. Send an answer that ``sends`` withheld."""
+        """Record that a thread waits for an operation. If it is a withheld send, answer it."""
         self.slow.on_await(rank, number)
         self.receives.on_await(rank, number)
         if self.sends[rank].on_wait(number):

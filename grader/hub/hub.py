@@ -211,9 +211,9 @@ class Hub:
     def _look_for_standstill(self) -> None:
         """Tell the judge of a standstill: all ranks wait, and no rank can continue.
 
-        The judge is told of each standstill only one time. If messages are withheld at a
-        standstill, and no rank waits for a GO frame of the judge, do not tell the judge. Deliver
-        these messages instead: see ``in_step``. In the same way, give waiting ranks the results of
+        The judge is told of each standstill only one time. If messages are withheld, and no rank
+        waits for a GO frame of the judge, this is no standstill: deliver the messages, and do not
+        tell the judge (see ``in_step``). In the same way, give waiting ranks the results of
         slow all-gathers: see ``slow_gathers``.
         """
         waits = self.waits

@@ -22,7 +22,7 @@ LOOK_SECONDS = REST_SECONDS / 4  # between two looks at the threads of a rank
 class Releases:
     """Gives withheld results and messages in the calls of one check, and tells the judge each time.
 
-    ``measures`` measures how much processor time a rank uses, and ``tell`` sends the judge a
+    ``measures`` returns how much processor time a rank uses, and ``tell`` sends the judge a
     message.
     """
 

@@ -87,7 +87,7 @@ class Weighing:
         return is_much
 
     def forget_calls(self) -> None:
-        """Forget the calls of the last check. Keep the memory sizes that the ranks began with."""
+        """Forget the calls of the previous check. Keep the sizes that the ranks began with."""
         self.most, self.mapped = {}, {}
         self.sent, self.held_bytes, self.times = Counter(), Counter(), Counter()
 

@@ -32,8 +32,8 @@ UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Refused(ValueError):
     """Raised if a submission, or one of its files, cannot be used.
 
-    This is the student's mistake. If the submission cannot be used, no part gets points. If one
-    file cannot be used, the part of that file gets no points.
+    The student made a mistake. If the whole submission is refused, no part gets points. If one file
+    is refused, the part of that file gets no points.
     """
 
 

@@ -494,7 +494,7 @@ def test_without_anything_implemented_nothing_is_written(tmp_path):
         ("--factor 1", "'1' is not a whole number from 2 to"),
         ("--world-size 99 --device cuda", "each of the 99 local ranks needs a GPU of its own"),
         ("--dtype bfloat16 --world-size 300", "not exact in bfloat16"),
-        ("--world-size 5000 --device cpu", "ranks (4 for each core, or 16), not 5000"),
+        ("--world-size 5000 --device cpu", "ranks (4 for each core, but at least 16), not 5000"),
         ("--dtype float8", "invalid choice"),
         ("--module nowhere", "there is no module nowhere.benchmarking"),
         ("--out missing/out", "cannot write missing/out.csv: No such file or directory"),

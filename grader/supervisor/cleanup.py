@@ -1,4 +1,4 @@
-"""Removes shared memory that ranks have left, and files in folders that all users may write to."""
+"""Removes shared memory that ranks left behind, and files in folders of all users."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ CLOCK_SECONDS = 2
 
 
 def clean_up(users: set[int], pids: set[int], began: float, files: bool) -> None:
-    """Remove the shared memory and the files that the ranks of a world have left.
+    """Remove the shared memory and the files that the ranks of a world left behind.
 
     ``users`` are the uids of the ranks, or empty if the ranks had no users of their own. ``pids``
     are the processes that the world had. ``began`` is the time at which the world began, as
@@ -51,7 +51,7 @@ def _owner(entry: os.DirEntry) -> int:
 
 
 def remove_shared_memory(users: set[int], pids: set[int], began: float) -> None:
-    """Remove System V shared memory segments, semaphores and message queues that ranks have left.
+    """Remove the System V shared memory, semaphores and message queues that ranks left behind.
 
     Remove all of these objects that belong to ``users``. Also remove the segments that processes in
     ``pids`` have made since ``began``. Older segments may belong to another program, because pids

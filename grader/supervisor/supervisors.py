@@ -202,7 +202,7 @@ class Supervisors:
         world_supervisor.run_world(judge, own, self.start_rank, request, self.tier, self.group)
 
     def look_after(self) -> None:
-        """Reap the children that have ended, and end the processes that they have left."""
+        """Reap the ended children, and end the processes that they left behind."""
         ending.signals(self.wake)
         ended = [pid for pid in list(self.children) if self._has_ended(pid)]
         if not ended and self.patience is None:
@@ -218,7 +218,7 @@ class Supervisors:
             self.orphaned = []
 
     def _clean(self, child: Child, killed: set[int]) -> None:
-        """Remove the shared memory and the files that a world has left.
+        """Remove the shared memory and the files that a world left behind.
 
         A new process does this, because the removal may take long. ``killed`` are the pids of the
         processes that were killed.

@@ -289,8 +289,8 @@ def _go_on(
 ) -> None:
     """Prepare the ranks for the calls of another check, and tell the judge whether they are ready.
 
-    The ranks are ready if nothing is left of the last check, and if this process has imported all
-    modules that the ranks must have.
+    The ranks are ready if nothing remains of the previous check, and if this process has imported
+    all modules that the ranks must have.
     """
     is_ready = ranks.are_as_started() and all(name in sys.modules for name in request.imports)
     if is_ready:

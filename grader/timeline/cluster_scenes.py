@@ -156,14 +156,14 @@ CLUSTER_SCENES = {
             "If a node has 8 devices, each row's sums stay in a node, and only the averages of the"
             " columns use the network. Each column averages the gradients of an eighth of the"
             " weights. (With 8 ranks in all there is only one row, and no gradients are averaged."
-            " If the number of ranks is not divisible by 8, a row has one rank.)",
+            " If 8 does not divide the number of ranks, each row has one rank.)",
         ),
         _mesh(
             16,
             "The same batch. A row has 16 ranks, so each sum has twice as many rows of the batch."
             " If a node has 8 devices, each sum also leaves the node. (With 16 ranks in all there"
-            " is only one row, and no gradients are averaged. If the number of ranks is not"
-            " divisible by 16, a row has one rank.)",
+            " is only one row, and no gradients are averaged. If 16 does not divide the"
+            " number of ranks, each row has one rank.)",
         ),
     ],
 }

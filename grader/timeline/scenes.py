@@ -189,7 +189,7 @@ SCENES = {
             " the first. Gradients are averaged down the columns, at the end or earlier. Ranks of"
             " different rows communicate only for these averages. (With 2 ranks there is one row,"
             " and each column has one rank, so averages send nothing. RANKS=4 draws a mesh of"
-            " 2 × 2. If the number of ranks is odd, a row has one rank.)",
+            " 2 × 2. If the number of ranks is odd, each row has one rank.)",
             {"in_row": 2},
         ),
     ],

@@ -12,7 +12,7 @@ import watchfiles
 # An editor can write a file in several steps. Steps that are at most ``STEP_MILLISECONDS`` apart
 # count as one save. The checks begin ``STEP_MILLISECONDS`` or more after the last step.
 STEP_MILLISECONDS = 20
-MAX_MILLISECONDS = 200  # for all steps together
+MAX_MILLISECONDS = 200  # the longest wait after the first step, even if further steps follow
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ class Watch:
     def _open_report(self) -> str:
         """Write the page, and open it on a graphical screen. Return a sentence about the page."""
         records = list(self.state.records.values())
-        if not records:  # a page without checks would replace the last report
+        if not records:  # a page without checks would replace the newest report
             return "There is nothing to report yet: the checks have not been read."
         try:
             page.write(REPORT, records, self.submission.resolve().name, [])

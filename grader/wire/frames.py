@@ -1,4 +1,4 @@
-"""Packs and reads the frames that are sent between judge and rank.
+"""Packs and reads the frames between judge and rank, and between rank and hub.
 
 Frames are length-prefixed, and hold JSON and raw bytes. This module needs the standard library
 only, and uses no pickle.
@@ -28,7 +28,7 @@ NONCE_BYTES = 8
 NOBODY = bytes(NONCE_BYTES)  # a nonce that no world has
 HEADER = struct.Struct(f"!4sBcxx{NONCE_BYTES}sIQ")
 MAX_META = 1 << 20  # bytes of meta, for kinds that carry values
-MAX_NEWS = 1 << 16  # bytes of meta, for kinds that carry no values
+MAX_NEWS = 1 << 16  # bytes of meta, for all other kinds, such as operations
 MAX_BLOB = 1 << 24  # bytes
 MAX_DIGITS = 310  # digits of an integer, and its sign: enough for 1024 bits
 MAX_STRING = 10_000  # characters of a string in a value; a rank cuts longer strings
@@ -120,8 +120,8 @@ TURN_RAISED = "raised in turn "
 NEVER_AWAITED = "never awaited:"
 OVERWRITTEN = "overwritten before its wait:"
 OVERLAPPING = "fills memory that it still has to send:"
-# This prefix is for an operation that fills a tensor, if the line of student code that issued the
-# operation did not wait for it. So student code may have read the tensor before it was filled.
+# This prefix marks an operation that fills a tensor. The line of student code that issued it did
+# not wait for it. So student code may have read the tensor before it was filled.
 # A rank adds at most ``MAX_LEFT_OPEN`` such marks in a call.
 LEFT_OPEN = "left open until a later line:"
 MAX_LEFT_OPEN = 2
@@ -201,13 +201,13 @@ def read_object(text: bytes) -> dict:
 def _unique(pairs: list[tuple[str, Any]]) -> dict:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key twice")
+        raise ValueError  # ``read_object`` writes the message
     return found
 
 
 def _integer(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise ValueError("a number without end")
+        raise ValueError
     return int(text)
 
 

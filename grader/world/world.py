@@ -47,10 +47,10 @@ class World:
         network: what carries the operations of the ranks. None means gloo if ``trace`` is True, and
             the usual network otherwise. On GPUs, nccl replaces gloo; if ranks share GPUs or there
             is no nccl, the hub replaces gloo.
-        room: how many ranks a later world with the same processes may have. If 0, the processes are
-            ended after this world. They are also ended if ``network`` is not a hub, if a call
-            measures memory, if this world did not finish, if the judge asked for stacks, or if the
-            world left threads, files or settings in them.
+        room: the largest number of ranks of a later world that takes over these processes. If 0,
+            the processes are ended after this world. They are also ended if ``network`` is not a
+            hub, if a call measures memory, if this world did not finish, if the judge asked for
+            stacks, or if the world left threads, files or settings in them.
         processes: the processes of an earlier world, to be used again. If this is None, or if these
             processes cannot go on, fresh processes are started.
         gpus: the GPUs that the ranks run on; None for CPUs.
@@ -250,7 +250,7 @@ class World:
             self.gone = True
 
     def _read_supervisor(self, data: bytes) -> None:
-        """Handle the complete lines that the supervisor has sent. ``data`` is the last part."""
+        """Handle the complete lines of the supervisor. ``data`` has just arrived."""
         processes = self._running
         *lines, processes.unread = (processes.unread + data).split(b"\n")
         for line in map(json.loads, lines):

@@ -15,8 +15,8 @@ from grader.world.report import Call
 def choose_network(asked: str | None, size: int, trace: bool, gpus: Gpus | None) -> str:
     """Return the network that carries the operations of a world. See ``World`` for the arguments.
 
-    GLOO only means that no hub carries the operations. On GPUs, nccl carries them, and needs a GPU
-    for each rank. If nccl cannot be used, the hub replaces it.
+    GLOO means that no hub carries the operations. On a CPU, gloo then carries them. On GPUs, nccl
+    carries them, and needs a GPU for each rank. If nccl cannot be used, the hub replaces it.
     """
     network = asked or (frames.GLOO if trace else usual_network())
     if network == frames.GLOO and gpus and (gpus.are_shared_by(size) or not gpus.nccl):

@@ -160,7 +160,10 @@ def parse() -> argparse.Namespace:
             f"on cuda each of the {local} local ranks needs a GPU of its own; GPUs found: {gpus}"
         )
     if not dist.is_torchelastic_launched() and local > (most := most_ranks()):
-        refuse(f"this machine takes at most {most} ranks (4 for each core, or 16), not {local}")
+        refuse(
+            f"this machine takes at most {most} ranks (4 for each core, but at least 16), not"
+            f" {local}"
+        )
     try:
         importlib.import_module(f"{options.module}.benchmarking")
     except (ModuleNotFoundError, TypeError) as error:  # TypeError: the name begins with a dot

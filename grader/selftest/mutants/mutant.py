@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutant:
-    """``caught`` are the checks that must fail, all of them and no others (see ``grading.short``
-    for their names).
+    """``caught`` names all checks that fail on the mutant (see ``grading.short`` for the names).
 
     ``words`` must stand in one of their messages. A mutant whose ``old`` text is gone from the
     solution no longer applies, and a test says so.
