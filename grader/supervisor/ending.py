@@ -16,7 +16,8 @@ from grader.supervisor import rank_users
 from grader.wire import os_support
 
 # All processes of a world have to end within these seconds. Processes that ranks left behind may
-# keep the machine busy, so the time is long. It must be less than ``world_supervisor.STUCK_SECONDS``.
+# keep the machine busy, so the time is long. It must be less than
+# ``world_supervisor.STUCK_SECONDS``.
 ENDING_SECONDS = 10.0
 LOOK_AT_DYING_EVERY = 0.02  # seconds
 # After this many looks in a row that find only dead processes, stop waiting. Dead processes
