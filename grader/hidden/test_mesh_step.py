@@ -26,8 +26,8 @@ class Problem:
         """Draw the model and the batch.
 
         Each row of the mesh has ``rows`` samples of the batch. Each rank has ``hidden`` columns of
-        the first weight of each pair, and in every second pair one more. If ``hidden`` is much larger
-        than ``rows``, the shards of the weights are much larger than the activations: see
+        the first weight of each pair, and in every second pair one more. If ``hidden`` is much
+        larger than ``rows``, the shards of the weights are much larger than the activations: see
         ``keeps_shards``.
 
         The model and the batch are drawn again while gelu is flat: see ``single_device.is_flat``.
