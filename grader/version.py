@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 TESTED_TORCH = ("2.8.0", "2.14.1")  # the oldest and the newest version that `make matrix` tries
-VERSION = "1.0.0"  # README.md says under "Changes" what is new in it
+VERSION = "1.0.0"  # gradescope/CHANGES.md says what is new in it
 ROOT = Path(__file__).resolve().parents[1]
 # grader/packaging/pack.py puts this file into its zips, because they have no .git.
 COMMIT = Path(__file__).with_name("commit.txt")

@@ -115,6 +115,5 @@ def test_the_version_is_named_in_one_place_and_its_changes_are_told():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     assert config["metadata"]["version"] == "attr: grader.version.VERSION"
-    assert re.search(
-        rf"^\*\*{re.escape(VERSION)}\*\*", (ROOT / "README.md").read_text(), re.MULTILINE
-    )
+    changes = (ROOT / "grader" / "gradescope" / "CHANGES.md").read_text()
+    assert re.search(rf"^\*\*{re.escape(VERSION)}\*\*", changes, re.MULTILINE)
