@@ -16,8 +16,9 @@ equal weights.
   must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers that are wrong or do not fit.
-- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function:
-  the checks look at the matrix products of this thread. Elementwise products are not counted.
+- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function.
+  Checks require these products, also for the gradients of weights. They do not count other
+  products, such as elementwise ones and ``torch.outer``.
 """
 
 from collections.abc import Iterable
@@ -103,7 +104,7 @@ def train(
         step, before the update, equal on every rank. The optimizer is the ``torch.optim.AdamW``
         that made the steps. Its parameters are ``weights``, in the same order.
 
-    Traffic: in each step, the traffic of ``data_parallel_step``. In addition, the losses are sent.
+    Traffic: in each step, the traffic of ``data_parallel_step``, and at most 16·n bytes for losses.
 
     A hint: AdamW divides each gradient by the gradient's own magnitude. So training looks almost
     the same with gradients that are n times too large. But the state of the optimizer shows the
@@ -132,7 +133,8 @@ class GradientBuckets:
     - All ranks must start the same collectives in the same order, even if gradients become ready in
       another order on one rank. So start bucket i+1 only after bucket i.
     - A hook must not wait for a communication, otherwise nothing overlaps.
-    - In each backward pass, send one all-reduce for each bucket, and nothing else.
+    - In each backward pass, send one all-reduce for each bucket, of exactly its gradients, and
+      nothing else.
     - Start a bucket as soon as it is full and all earlier buckets have started: in the hook of the
       parameter that completes the bucket, before autograd comes to the next layer. Do not hold full
       buckets back. Do not start them in another thread, because it might start them too late.
@@ -145,8 +147,8 @@ class GradientBuckets:
             parameters: leaf tensors (not results of operations) of one float dtype, in the order of
                 the layers, the same on every rank. A parameter that does not require a gradient
                 (frozen) stays as it is. A parameter that appears twice (tied) is packed once, at
-                its first place. You may assume that only one ``GradientBuckets`` is created for a
-                set of parameters.
+                its place nearest to the front of the list. You may assume that only one
+                ``GradientBuckets`` is created for a set of parameters.
             bucket_bytes: fill the current bucket until the next parameter would make it larger than
                 ``bucket_bytes``; then start a new bucket. A parameter larger than ``bucket_bytes``
                 gets a bucket of its own, to which no other parameter is added.

@@ -17,11 +17,11 @@ cluster, consecutive ranks are devices of one machine, with fast links. Tensor p
 fast links more than data parallelism does, because it communicates in every layer.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
-- Inputs keep their values, and tensors may be non-contiguous.
+- Inputs must stay unchanged, and may be non-contiguous.
 - The function works on every mesh, also on a mesh of one row, of one column, or of one rank. It
   also works when it is called twice. A later call must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
-  The message contains the numbers that do not fit.
+  The message contains the wrong numbers, and those that they must fit, as in the examples.
 
 Use any collectives and any ``mlp`` function, also on shards. A collective with ``group=row``
 involves only the ranks of the row, and ``dist.get_world_size(row)`` is their number.

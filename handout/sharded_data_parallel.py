@@ -16,9 +16,10 @@ PyTorch FSDP, 2023].
 - The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later call
   must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
-  The message contains the numbers that are wrong or do not fit.
-- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function:
-  the checks look at the matrix products of this thread. Elementwise products are not counted.
+  The message contains what is wrong, and what it must fit, as in the examples.
+- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function.
+  Checks require these products, also for the gradients of weights. They do not count other
+  products, such as elementwise ones and ``torch.outer``.
 """
 
 import math
@@ -44,7 +45,8 @@ def flatten(tensors: list[Tensor]) -> Tensor:
         Zeros follow, up to P = n·⌈N/n⌉ entries: P is N rounded up to a multiple of n. All ranks can
         then hold shards of equal size. The vector may share memory with a tensor.
     Raises:
-        ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0 is …").
+        ValueError: the tensors have several dtypes ("tensor 1 is torch.float64, tensor 0
+            is torch.float32").
 
     With 2 ranks and the tensors [[1, 2], [3, 4]] and [5]:  [1, 2, 3, 4, 5, 0].
     About 5 lines.
@@ -155,7 +157,7 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
 
     Args:
         shards: L tensors of shape (P/n,): for each layer this rank's ``flat_shard`` of its weight
-            (D, D), with P = n·⌈D²/n⌉. They do not require gradients. They keep their values.
+            (D, D), with P = n·⌈D²/n⌉. They do not require gradients, and must stay unchanged.
         x: (B/n, D), this rank's rows of the batch.
     Returns:
         ``(loss, gradients)``. The loss is the loss of this rank's rows, a scalar, *not* averaged.

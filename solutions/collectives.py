@@ -22,10 +22,10 @@ For every function here:
   call must not change an earlier result.
 - In Problem 1.1 each function communicates once, with the collective of its name. You may compute
   anything before and after the communication.
-- Misuse raises ``ValueError``. The message contains the wrong value (and n, if it matters). Raise
-  the error before anything is sent, on every rank that can detect the misuse. Only the root can see
-  a bad ``tensor`` in scatter, so there only the root raises. Every rank can see a bad ``root``, so
-  every rank raises.
+- Misuse raises ``ValueError``. The message contains the wrong value (and n, if n does not divide
+  it). Raise the error before anything is sent, on every rank that can detect the misuse. Only the
+  root can see a bad ``tensor`` in scatter, so there only the root raises. Every rank can see a bad
+  ``root``, so every rank raises.
 """
 
 from collections.abc import Callable
@@ -334,6 +334,7 @@ def all_reduce_from_parts(tensor: Tensor) -> Tensor:
     Returns:
         The sum of all ranks' tensors, in the shape of ``tensor``.
 
+    If n does not divide the number of elements, add as few zeros as possible.
     With 2 ranks:  rank 0 [1, 2, 3], rank 1 [4, 5, 6]  →  [5, 7, 9] on both. Between the two
     collectives, rank 0 has [5, 7] and rank 1 has [9, 0].
     About 7 lines.

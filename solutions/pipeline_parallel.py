@@ -29,8 +29,9 @@ here:
   result, so make new tensors and lists in each call.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the wrong number, or the two numbers that do not fit each other.
-- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function:
-  the checks look at the matrix products of this thread. Elementwise products are not counted.
+- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function.
+  Checks require these products, also for the gradients of weights. They do not count other
+  products, such as elementwise ones and ``torch.outer``.
 """
 
 import torch

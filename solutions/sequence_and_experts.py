@@ -12,15 +12,16 @@ Write forward and backward passes by hand, without autograd. The two passes of o
 ``normalization.py``.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
-- Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
+- Inputs must stay unchanged, may be non-contiguous, and are float32 or float64. Results have the
   dtype of the inputs.
 - Inputs do not require gradients, and results must not require gradients.
 - The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later call
   must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
   The message contains the numbers that do not fit.
-- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function:
-  the checks look at the matrix products of this thread. Elementwise products are not counted.
+- Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function.
+  Checks require these products, also for the gradients of weights. They do not count other
+  products, such as elementwise ones and ``torch.outer``.
 """
 
 import math
@@ -97,8 +98,9 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
     you normalised after the all-gather, every rank would normalise all T rows.
     Traffic: one all-gather that makes (T, K), and one reduce-scatter of (T, K): as many bytes as
     one all-reduce.
-    Memory between the forward and the backward pass: y, the saved tensors, and at most one more
-    tensor (T/n, K). So do not keep a buffer for all rows.
+    Memory between the forward and the backward pass: y and the saved tensors, none of them a view
+    of a larger tensor, and elsewhere at most one more tensor (T/n, K). So do not keep a buffer for
+    all rows.
 
     With 2 ranks, K = 1, x [[2]] and [[-3]], A [[1, 2]] and B [[1], [1]]: the rows are normalised to
     1 and −1. Rank 0 computes gelu([[1], [-1]]), rank 1 gelu([[2], [-2]]). The sums are 2.7958 and

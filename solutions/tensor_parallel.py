@@ -24,7 +24,7 @@ ways. In Problems 4.2 to 4.4 no rank ever holds more than its shard of a weight,
 of a weight.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
-- Inputs keep their values, may be non-contiguous, and are float32 or float64. Results have the
+- Inputs must stay unchanged, may be non-contiguous, and are float32 or float64. Results have the
   dtype of the inputs. Except in Problem 4.4, inputs do not require gradients.
 - The function works for 1, 2, 3, 4, … ranks, for one layer or more, and when it is called twice.
   A later call must not change an earlier result.
@@ -149,7 +149,8 @@ def tensor_parallel_forward(
         size. A view of all D columns would keep n times as much memory alive.
     Raises:
         ValueError: a shard does not have D rows, where D is the number of columns of ``x``; or a
-            shard does not have D/n columns ("4 shards of 2 columns do not make a weight of 4").
+            shard does not have D/n columns ("4 shards of 2 columns do not make a weight of 4": the
+            message contains a shard's number of columns).
 
     Traffic: for each layer one all-gather that makes its (B, D) output, not one for each row.
     Weights are not sent.
@@ -202,7 +203,7 @@ def tensor_parallel_backward(
         size.
     Raises:
         ValueError: a shard does not have D rows, where D is the number of columns of ``grad_y``; or
-            a shard does not have D/n columns.
+            a shard does not have D/n columns (the message contains the shard's number of columns).
 
     Traffic: let S be the bytes of one (B, D) gradient. You get full credit for (n−1)/n·S between
     two layers, L−1 times, and 2(n−1)/n·S at the end, for grad_x. You get part of the credit for
@@ -312,11 +313,11 @@ class SumOverRanks(torch.autograd.Function):
 def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
     """Problem 4.4 · Compute two layers, y = gelu(gelu(x @ A) @ B).
 
-    This needs one all-reduce forward and one backward, or other collectives that send the same
-    number of bytes. A is sharded by columns, so the hidden layer gelu(x @ A) is sharded by columns,
-    too. B is sharded by rows, so each rank already has the columns of the hidden layer that its
-    rows of B need. The product with B is partial. Gelu of a sum is not the sum of gelus, so add up
-    the products before the last gelu.
+    This needs one all-reduce forward and one backward, or a few other collectives that send the
+    same number of bytes (not one for each row). A is sharded by columns, so the hidden layer
+    gelu(x @ A) is sharded by columns, too. B is sharded by rows, so each rank already has the
+    columns of the hidden layer that its rows of B need. The product with B is partial. Gelu of a
+    sum is not the sum of gelus, so add up the products before the last gelu.
 
     On every rank, autograd must find the right gradient of each of ``column``, ``row`` and ``x``
     that requires a gradient. (Shards may be frozen.) This must also work if several pairs follow

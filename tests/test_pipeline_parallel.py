@@ -347,10 +347,12 @@ def test_run_schedule_misuse(world):
     """
     own = GPIPE[0]
     broken = [own[:-1], [*own, (F, 0)], [*own[:-1], (B, 1)]]
+    of_four = [(F, i) for i in range(4)] + [(B, i) for i in range(4)]
     *runs, odd, none = world(
         2,
         *(run_schedule([schedule] * 2, may_raise=True) for schedule in broken),
-        *(run_schedule(GPIPE, m=m, may_raise=True) for m in (4, 0)),
+        run_schedule([of_four] * 2, m=4, may_raise=True),
+        run_schedule([[]] * 2, m=0, may_raise=True),
     )
     for run, schedule in zip(runs, broken):
         run.raises_value_error("3", given=f"the schedule {schedule} of 3 micro-batches")

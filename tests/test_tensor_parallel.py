@@ -21,7 +21,7 @@ DEEP = [*WEIGHTS, np.array([[1.0, 0.25], [-0.5, 1.0]])]  # 3 layers
 # weight does not fit the number of ranks.
 MISFITS = [
     (SHARDS[0][:1] + [np.ones((3, 1))], ("3", "2")),
-    (SHARDS[0][:1] + [np.ones((2, 2))], ("2",)),
+    (SHARDS[0][:1] + [np.ones((2, 3))], ("3",)),
 ]
 CLOSE = rounding(np.float64)
 

@@ -149,6 +149,9 @@ def in_import(report: WorldReport, call: int) -> str | None:
     return None
 
 
+FROM_ARITHMETIC = " Or did your code itself compute nan, as 0/0 or inf − inf?"
+
+
 def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> str | None:
     """Return a sentence if a rank seems to have read a tensor before it was filled; else None.
 
@@ -171,6 +174,7 @@ def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> s
         "a tensor was read before it was filled. Until the operation's own wait() has returned,"
         f" the grader keeps {kept} in this tensor. Look at {at}. Before you use the tensor, call"
         " wait() on the Work that the operation returned."
+        f"{FROM_ARITHMETIC if kept == 'nan' else ''}"
     )
 
 

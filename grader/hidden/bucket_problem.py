@@ -369,7 +369,12 @@ def sends_buckets(run, made, mistakes=None):
 def _advice(found, due):
     if due and found[: len(due)] == due:
         return "Send only one all-reduce for each bucket, and nothing else."
-    return "Fill the buckets from the last parameter to the first."
+    if len(found) == len(due) and all(f >= d for f, d in zip(found, due)):
+        return "Send exactly the gradients of a bucket, without unused room."
+    return (
+        "Fill the buckets from the last parameter to the first, and send one all-reduce for each"
+        " bucket, and nothing else."
+    )
 
 
 def _listed(numbers):

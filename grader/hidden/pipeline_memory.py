@@ -223,9 +223,9 @@ def growth_of_tensors(world, rng, n):
         at_first = early, f"early in a run of {MOST} micro-batches, at least {early}"
         at_last = late, f"late in a run of {MOST} micro-batches, at least {late}"
         for (less, what), (more, other), likely in (
-            (with_few, at_first, MADE_AT_FIRST),
-            (with_few, at_last, likely_kept(p)),
             (at_first, at_last, likely_kept(p)),
+            (with_few, at_last, MADE_AT_FIRST),
+            (with_few, at_first, MADE_AT_FIRST),
         ):
             if more - less > UNDER_WAY * p.message:
                 text = f"rank {rank}, 1F1B: {what} bytes were alive; {other} bytes were alive."

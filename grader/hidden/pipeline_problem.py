@@ -301,20 +301,24 @@ def uneven_work(run, rank, what, first=1.0):
     work[0] /= first
     thing, _, where = what.partition(" ")
     most, usual = max(work), sorted(work)[len(work) // 2]
+    divided = (
+        f" (Before the first send, the rank has {first:g} times as much work. So the grader divided"
+        f" the time before the first send by {first:g}.)"
+        if first != 1
+        else ""
+    )
     if most > 3.5 * usual:
         return (
             f"Before rank {rank} sent {thing} {work.index(most)} (counted from 0), it used"
             f" {most / 1e6:.1f} ms of processor time; {usual / 1e6:.1f} ms are usual before a send."
-            " Compute one micro-batch before each send, and do nothing else that takes long."
+            " Send each result as soon as it is computed, and do nothing else that takes long."
+            f"{divided}"
         )
     least, average = min(work), sum(work) / len(work)
     sent = f"{thing} {work.index(least)} (counted from 0) {where}".strip()
     text = f"Before rank {rank} sent {sent}, it used only {least / 1e6:.1f} ms of processor time."
     text += f" On average it used {average / 1e6:.1f} ms before a send. Send each {thing}"
-    text += " as soon as it is computed."
-    if first != 1:
-        text += f" (Before the first send, the rank has {first:g} times as much work. So the"
-        text += f" grader divided the time before the first send by {first:g}.)"
+    text += f" as soon as it is computed.{divided}"
     return text if least < 0.4 * average else ""
 
 

@@ -135,14 +135,19 @@ def require_few_layers(run, rank, p, enough):
     for i, alive in enumerate(entry.alive for entry in products):
         # The forward pass has one product for each layer.
         way, shards = ("forward", early) if i < p.layers else ("backward", gradients)
+        without = "activations" if way == "forward" else "activations and shards of gradients"
         whole = (alive - shards - activations) / p.layer_bytes
         text = (
             f"rank {rank}, {way}: {alive} bytes were alive during one of its matrix products."
-            f" Without activations and shards of gradients, these are at least {whole:.1f} whole"
-            f" layers of {p.layer_bytes} bytes each. {'Two' if enough == 2 else 'Four'} are"
-            " enough."
+            f" Without {without}, these are at least {whole:.1f} whole layers of {p.layer_bytes}"
+            f" bytes each. {'Two' if enough == 2 else 'Four'} are enough."
         )
         likely = "Does a variable still hold a layer that was used before, or its gradient?"
+        if way == "forward":
+            likely += (
+                " (Tensors for gradients count here, too, unless they were made before the first"
+                " product.)"
+            )
         run.require(whole <= enough + 0.5, f"{text} {likely}")
 
 

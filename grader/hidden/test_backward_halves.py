@@ -149,7 +149,8 @@ def require_no_more_than_its_products(world, rng, times=12):
         f" {of_b:.1f} ms of processor time for one layer."
         f" The grader computed the same grad_z and grad_x in {of_driver:.1f} ms. Up to"
         f" {1.5 * of_driver:.1f} ms are allowed. Does backward_input also compute the gradients of"
-        " the weights, perhaps with numpy or in another thread? backward_weights does that."
+        " the weights, perhaps with numpy or in another thread? backward_weights does that. Or does"
+        " it copy a weight (a transpose needs no copy), or change its dtype?"
     )
     run.require(False, text)
 
@@ -181,7 +182,7 @@ def test_input_frees_z(world, rng):
         rng,
         "backward_input",
         better_schedules.weights_last(2, 1, 16),
-        "B has to free z. After B, a micro-batch keeps only x and grad_z of each layer, until W.",
+        "B must not keep z. After B, a micro-batch keeps only x and grad_z of each layer, until W.",
         names=("z",),
     )
     require_z_freed(world, rng)

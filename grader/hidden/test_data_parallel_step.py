@@ -199,6 +199,11 @@ def _sends_only_gradients(run, size, shard):
             f" batch has {shard.nbytes} bytes.) Send only the gradients: no rows, weights,"
             " activations or losses. Send them in the dtype of the weights."
         )
+        if any(o.kind in ("all_gather", "gather") for o in done):
+            sentence += (
+                " If each rank gets the gradients of all other ranks, this takes (n−1) times the"
+                " bytes of the gradients. Reduce them instead."
+            )
         # Thirds of bytes do not add up exactly.
         run.require(sent < allowed + 0.5, sentence)
 

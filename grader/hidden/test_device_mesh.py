@@ -55,16 +55,23 @@ def test_coordinates_misuse(world):
     beyond = [((2, 0), (2, 3)), ((0, 3), (2, 3)), ((1, 2), (3, 2))]
     negative = [((-1, 0), (2, 3)), ((0, -1), (2, 3)), ((1, -2), (3, 2))]
     requests = [
-        (call("device_mesh.coordinates", rank, shape, may_raise=True), [rank], shape)
+        (call("device_mesh.coordinates", rank, shape, may_raise=True), [rank, *shape])
         for rank, shape in ranks
     ]
     requests += [
-        (call("device_mesh.rank_at", place, shape, may_raise=True), place, shape)
-        for place, shape in (*beyond, *negative)
+        # The message may leave out the coordinate that is right.
+        (call("device_mesh.rank_at", place, shape, may_raise=True), [coordinate, side])
+        for place, shape in beyond
+        for coordinate, side in zip(place, shape)
+        if coordinate >= side
     ]
-    for run, (_, given, shape) in zip(world(1, *(r for r, *_ in requests)), requests):
-        because = "Negative numbers are never on a mesh." if min(given) < 0 else ""
-        run.raises_value_error(*map(str, given), *map(str, shape), because=because)
+    requests += [
+        (call("device_mesh.rank_at", place, shape, may_raise=True), [min(place)])
+        for place, shape in negative
+    ]
+    for run, (_, wrong) in zip(world(1, *(request for request, _ in requests)), requests):
+        because = "Negative numbers are never on a mesh." if min(wrong) < 0 else ""
+        run.raises_value_error(*dict.fromkeys(map(str, wrong)), because=because)
 
 
 def groups_call(shape, own, **options):
@@ -182,10 +189,9 @@ def test_groups_misuse(world, rng):
         own = tokens(rng, n)
         runs = world(n, *(groups_call(shape, own, may_raise=True) for shape in shapes))
         for run, shape in zip(runs, shapes):
-            is_negative = min(shape) < 0
-            wrong = shape if is_negative else (*shape, n)
+            too_small = [side for side in shape if side < 1]
             run.raises_value_error(
-                *dict.fromkeys(map(str, wrong)),  # each number once
+                *dict.fromkeys(map(str, too_small or (*shape, n))),  # each number once
                 given=f"a mesh of {named(shape)}",
-                because="A side of a mesh cannot be negative." if is_negative else "",
+                because="A side of a mesh is at least 1." if too_small else "",
             )

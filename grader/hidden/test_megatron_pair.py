@@ -9,9 +9,11 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import RequiresGrad, call, on_gloo
+from grader.hidden.few_operations import require_few_operations
 from grader.hidden.tensor_problem import (
     CLOSE,
     MIXED,
+    TWICE,
     keeps_results,
     laid_out,
     large,
@@ -227,7 +229,7 @@ def test_megatron_pair_beside_a_residual(world, rng):
 @weight(1.0)
 def test_megatron_pair_traffic(world, rng):
     """In the forward and in the backward pass, a pair sends the bytes of one all-reduce of a tensor
-    as large as x, and no weights; each rank multiplies only with its own shards
+    as large as x, not row by row, and no weights; each rank multiplies only with its own shards
     """
     for n in (2, 3, 4):
         # A shard of a weight is larger than x in the first pair, and smaller in the second. So a
@@ -247,16 +249,18 @@ def test_megatron_pair_traffic(world, rng):
         for run, (pair, _), (x, upstream) in zip(runs, made, inputs):
             judge_pair(run, pair, x, upstream, ALL)
             require_pair_traffic(run, n, x)
+            require_few_operations(run, 2, "A pair needs one all-reduce in each pass.")
         for run, (pair, _), (x, _) in zip(runs[len(made) :], made, inputs):
             run.values()
             needed = 2 * 2 * len(x) * pair.columns[0].size
             for rank in range(n):
                 done = sum(entry.amount for entry in run.require_products(rank, 0))
                 run.require(
-                    done <= 1.4 * needed,
+                    done <= TWICE * needed,
                     f"rank {rank} computed products of matrices with {done} floating-point"
                     f" operations. The products with its own two shards take {needed}. Multiply"
-                    " with the rank's shards, not with tensors as large as the full weights.",
+                    " with the rank's shards, not with tensors as large as the full weights, and"
+                    " compute each product only once.",
                 )
 
 

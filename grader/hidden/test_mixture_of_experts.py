@@ -305,8 +305,8 @@ def require_few_products(run, p, name, times):
             f"rank {rank} computed {done} floating-point operations in products of matrices in the"
             f" {name} pass. The gate and one expert for each of {arrived} tokens take {needed}; up"
             f" to {2 * needed} are allowed. Does each of the rank's {p.each} experts compute all"
-            " tokens, and does a mask then choose the results? Multiply a token only by its own"
-            " expert's weight."
+            " tokens, and does a mask then choose the results? Or do you pad an expert's tokens to"
+            " many more rows? Multiply a token only by its own expert's weight."
         )
         run.require(done <= 2 * needed, text)
 

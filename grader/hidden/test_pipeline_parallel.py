@@ -59,7 +59,7 @@ def test_split_layers_misuse(world, rng):
     """split_layers raises ValueError with the numbers if num_stages ≤ 0, or if there are more
     stages than layers
     """
-    cases = (((2, 3), ("2", "3")), ((0, 1), ("0", "1")), ((4, 0), ("0",)), ((3, -1), ("-1",)))
+    cases = (((2, 3), ("2", "3")), ((0, 1), ("0",)), ((4, 0), ("0",)), ((3, -1), ("-1",)))
     calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)
     for run, (_, numbers) in zip(world(1, *calls), cases):
         run.raises_value_error(*numbers)

@@ -142,17 +142,23 @@ def _send_at_the_same_time(world, rng, function, n, right):
             continue
         began = run.passed(late, "call began")
         early = [
-            o
-            for rank in range(n)
-            for o in run.operations(rank)
-            if rank != late and o.kind == "send" and o.at < began
+            o for rank in range(n) for o in run.operations(rank) if rank != late and o.at < began
         ]
+        others = [o for o in early if o.kind not in ("send", "recv")]
+        likely = (
+            f"rank {late} sends first, and all other ranks receive before they send. Then only one"
+            " rank sends at a time, and a step takes n times as long. dist.batch_isend_irecv lets"
+            " all ranks send at the same time."
+        )
+        if others:  # such as a barrier, in which they wait for the late rank
+            likely = (
+                f"before they send, the other ranks wait for it in a {others[0].kind}. Wait for a"
+                " neighbour's message instead."
+            )
         run.require(
-            bool(early),
+            any(o.kind == "send" for o in early),
             f"rank {late} of {n} began late in this call, and until then no other rank sent"
-            f" anything. Likely: rank {late} sends first, and all other ranks receive before they"
-            " send. Then only one rank sends at a time, and a step takes n times as long."
-            " dist.batch_isend_irecv lets all ranks send at the same time.",
+            f" anything. Likely: {likely}",
         )
 
 

@@ -121,9 +121,8 @@ def test_barrier(world, rng):
     unmet = [t + late for t in right]
     mistakes = {
         "the barrier was timed": [[t + meeting for t in right]] * 2,
-        "there is no barrier before the call. So the operation waits for a rank that comes late": (
-            [unmet] * 2
-        ),
+        "the argument barrier is not called before the call (dist.barrier is not this argument)."
+        " So the operation waits for a rank that comes late": ([unmet] * 2),
         "there is a barrier only before the first timed call. Each call needs its own barrier": [
             [right[0], *unmet[1:]]
         ]

@@ -123,12 +123,17 @@ def test_zero_state(world, rng):
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
             counts = run.read(
-                lambda r: len(driver_results.optimizer(r)["state"]), "the optimizer's state"
+                lambda r: sum(map(bool, driver_results.optimizer(r)["state"].values())),
+                "the optimizer's state",
             )
             for rank, count in enumerate(counts):
                 text = f"rank {rank}'s optimizer has a state for {count} tensors."
                 give = "Give the optimizer one tensor: this rank's flat shard."
-                advice = give if count else "Does your step call self.optimizer.step()?"
+                none = (
+                    "Does your step call self.optimizer.step()? Does the optimizer's own tensor"
+                    " have a grad? (torch.nn.Parameter(shard) is another tensor than shard.)"
+                )
+                advice = give if count else none
                 run.require(count == 1, f"{text} {advice}")
             for which, name in enumerate(("exp_avg", "exp_avg_sq")):
                 run.returns(

@@ -57,9 +57,9 @@ SUMS_IN_WORLD = (
     "the sums of a row were taken over all ranks. Pass group=row: the default group is all ranks"
 )
 NO_GROUP = (
-    "this rank returned a group that it is not in, or the other ranks of the group returned another"
-    " group. new_group returns an object on every rank, also on ranks outside the group."
-    " Return the groups that this rank is in"
+    "this rank returned no process group (a group of one rank is a group, too), or a group that it"
+    " is not in, or the other ranks of the group returned another group. new_group returns an"
+    " object on every rank, also on ranks outside the group. Return the groups that this rank is in"
 )
 FORWARD_MEAN = "the products with B were averaged over the row. Add them up without dividing"
 OVER_ROW = (

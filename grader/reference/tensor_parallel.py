@@ -24,6 +24,10 @@ ADDED_REPLICATED = (
     "grad_y was added up over the ranks, but it is replicated: every rank already has the complete"
     " gradient"
 )
+TIMES_N = (
+    "this is n times the gradient. It was added up twice, or grad_y, which is replicated, was added"
+    " up, too"
+)
 AVERAGED_PARTIAL = "a partial gradient was averaged over the ranks. Add it up without dividing"
 AGAIN = (
     "the backward pass of g added up the gradient over the ranks. But this gradient is replicated:"
@@ -103,7 +107,7 @@ def tensor_mistakes(
             OWN_PARTIAL: own_partial(weights, saved, grad_y, n, rank),
             **{name: sum(partials) for name, (partials, _) in made.items()},
             SPLIT_ALSO_X: made[SPLIT][0][rank],
-            ADDED_REPLICATED: n * grad_x,
+            TIMES_N: n * grad_x,
             AVERAGED_PARTIAL: grad_x / n**layers,
         }
         for rank in range(n)

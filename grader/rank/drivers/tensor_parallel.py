@@ -42,10 +42,12 @@ def apply_and_drop(
 
     - ``value``: the result of the function;
     - ``argument kept``: whether something other than the result keeps the argument's memory alive;
-    - ``beside``: the bytes of all other tensors that the function has made and that still exist.
+    - ``beside``: the bytes of all tensors beside the result that exist after the function.
 
     Tensors that the function keeps for all calls, such as a buffer, do not count. To leave them
-    out, the driver first applies the function once, and drops the result.
+    out, the driver first applies the function once, and drops the result. Then it applies the
+    function again, and keeps only the node of the backward pass. So a result that is the argument
+    itself does not keep the argument's memory alive.
     """
     (leaf,) = args
     with Meter([leaf]) as meter:
@@ -54,15 +56,15 @@ def apply_and_drop(
         gc.collect()
         before = meter.alive
         term = leaf.clone()
-        argument = term.untyped_storage()
-        alive = weakref.ref(argument)
+        alive = weakref.ref(term.untyped_storage())
         value = function.apply(term)
-        memory = value.untyped_storage() if isinstance(value, torch.Tensor) else None
-        is_shared = memory is not None and memory._cdata == argument._cdata
-        del term, argument
+        node = value.grad_fn if isinstance(value, torch.Tensor) else value
+        del term, value
         gc.collect()
-        beside = meter.alive - before - (memory.nbytes() if memory else 0)
-    is_kept = not is_shared and alive() is not None
+        beside = meter.alive - before
+        is_kept = alive() is not None
+        del node
+        value = function.apply(leaf.clone())
     return {"value": value, "argument kept": is_kept, "beside": beside}
 
 

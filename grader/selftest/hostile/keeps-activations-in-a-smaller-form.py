@@ -4,7 +4,7 @@ threat: 24
 part: schedules
 extends: solutions
 some: hidden 8.2, hidden 8.3
-says: B has to free z
+says: B must not keep z
 says: Something still keeps a micro-batch's tensors after its W
 """
 

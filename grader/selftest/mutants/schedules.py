@@ -509,7 +509,7 @@ MADE = {}
 KEPT = []
 """,
         {"hidden input_frees_z", "hidden zero_bubble_memory"},
-        "B has to free z",
+        "B must not keep z",
     ),
     mutant(
         "B keeps the z of one layer of the last 16 micro-batches",

@@ -956,6 +956,40 @@ def shard_columns""",
         "Does ctx keep this input, or a view of it?",
     ),
     Mutant(
+        "g adds up row by row",
+        "tensor_parallel",
+        """        dist.all_reduce(y)  # replicated
+        return y
+""",
+        """        for row in y if y.dim() > 1 else [y]:
+            dist.all_reduce(row)
+        return y
+""",
+        {"hidden megatron_pair_traffic"},
+        "Does a loop over rows communicate?",
+    ),
+    Mutant(
+        "f saves the input that it returns",
+        "tensor_parallel",
+        "        return x.view_as(x)  # replicated\n",
+        "        ctx.save_for_backward(x)\n        return x\n",
+        {"hidden f_and_g_keep_nothing"},
+        "Does ctx keep this input, or a view of it?",
+    ),
+    Mutant(
+        "g saves its result",
+        "tensor_parallel",
+        """        dist.all_reduce(y)  # replicated
+        return y
+""",
+        """        dist.all_reduce(y)
+        ctx.save_for_backward(y)
+        return y
+""",
+        {"hidden f_and_g_keep_nothing"},
+        "Does ctx keep a copy of the input?",
+    ),
+    Mutant(
         "f saves a copy of its input",
         "tensor_parallel",
         "        return x.view_as(x)  # replicated\n",

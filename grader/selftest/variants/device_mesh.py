@@ -2,6 +2,29 @@
 
 from grader.selftest.variants.variant import Variant
 
+SHORT_MESSAGES = """
+def rank_at(place, shape):
+    data, tensor = place
+    for name, i, side in ("row", data, shape[0]), ("column", tensor, shape[1]):
+        if i < 0:
+            raise ValueError(f"{name} {i} is negative")
+        if i >= side:
+            raise ValueError(f"{name} {i} of {side}")
+    return data * shape[1] + tensor
+
+
+def mesh_groups(shape):
+    if min(shape) < 1:
+        raise ValueError(f"a side of the mesh is {min(shape)}")
+    if shape[0] * shape[1] != dist.get_world_size():
+        raise ValueError(f"{dist.get_world_size()} ranks, but {shape[0]} × {shape[1]} places")
+    rows = [[rank_at((d, t), shape) for t in range(shape[1])] for d in range(shape[0])]
+    row_groups = [dist.new_group(ranks) for ranks in rows]
+    column_groups = [dist.new_group(list(ranks)) for ranks in zip(*rows)]
+    data, tensor = coordinates(dist.get_rank(), shape)
+    return row_groups[data], column_groups[tensor]
+"""
+
 AUTOGRAD = '''
 import torch
 
@@ -346,6 +369,7 @@ def mesh_step(pairs, x, row, column):
 '''
 
 VARIANTS = [
+    Variant("messages that name only what is wrong", "device_mesh", SHORT_MESSAGES),
     Variant("places that are found in a list", "device_mesh", AMONG_ALL_PLACES),
     Variant("autograd, and one average for all gradients", "device_mesh", AUTOGRAD),
     Variant(

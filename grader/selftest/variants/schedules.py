@@ -2,6 +2,14 @@
 
 from grader.selftest.variants.variant import IMPORTS, IMPORTS_MORE, Variant
 
+STAGE_FIRST = """
+def _check(stage, **counts):
+    if stage not in range(counts["num_stages"]):
+        raise ValueError(f"there is no stage {stage}")
+    if min(counts.values()) < 1:
+        raise ValueError(f"each number must be positive, but one is {min(counts.values())}")
+"""
+
 BACKWARD_IN_TIME = '''
 def interleaved_schedule(stage, num_stages, num_chunks, num_micro_batches):
     """The last micro-batch of each group goes first, and the last group before all others."""
@@ -194,6 +202,7 @@ def interleaved_bubble(num_stages, num_chunks, num_micro_batches):
 '''
 
 VARIANTS = [
+    Variant("the stage is looked at first", "schedules", STAGE_FIRST),
     Variant("the last micro-batch first", "schedules", BACKWARD_IN_TIME),
     Variant("halves by hand, recursive, in tuples", "schedules", BY_HAND),
     Variant("halves by autograd", "schedules", BY_AUTOGRAD),

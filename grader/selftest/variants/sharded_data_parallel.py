@@ -2,6 +2,16 @@
 
 from grader.selftest.variants.variant import IMPORTS, IMPORTS_MORE, Variant
 
+ONE_DTYPE = """
+def flatten(tensors):
+    for i, other in enumerate(tensors):
+        if other.dtype != tensors[0].dtype:
+            raise ValueError(f"tensor {i} is {other.dtype}, unlike tensor 0")
+    entries = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    padding = -len(entries) % dist.get_world_size()
+    return torch.nn.functional.pad(entries, (0, padding))
+"""
+
 LISTS = '''
 def flatten(tensors):
     if len({t.dtype for t in tensors}) > 1:
@@ -522,6 +532,7 @@ def _arrived(flat, work, width):
 """
 
 VARIANTS = [
+    Variant("only the wrong dtype is named", "sharded_data_parallel", ONE_DTYPE),
     Variant("lists of pieces, autograd for each layer", "sharded_data_parallel", LISTS),
     Variant("the last layer kept", "sharded_data_parallel", KEEPS_THE_LAST),
     Variant("functional collectives", "sharded_data_parallel", FUNCTIONAL),

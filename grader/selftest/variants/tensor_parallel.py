@@ -377,6 +377,39 @@ def _start_scatter(term):
         base="unusual",
     ),
     Variant(
+        "each product is computed twice",
+        "tensor_parallel",
+        """
+def tensor_parallel_forward(
+    shards: list[Tensor], x: Tensor
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    _check_columns(shards, x, "a batch")
+    saved = []
+    for shard in shards:
+        z = x @ shard
+        y, _ = mlp.layer_forward(x, shard)
+        saved.append((x, z))
+        x = _all_gather_columns(y)
+    return x, saved
+
+
+def tensor_parallel_backward(
+    shards: list[Tensor], saved: list[tuple[Tensor, Tensor]], grad_y: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    _check_columns(shards, grad_y, "a gradient")
+    own_columns = grad_y.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
+    gradients: list[Tensor] = []
+    for l in reversed(range(len(shards))):
+        grad_x, _ = mlp.layer_backward(*saved[l], shards[l], own_columns)
+        _, grad_weight = mlp.layer_backward(*saved[l], shards[l], own_columns)
+        gradients.insert(0, grad_weight)
+        if l > 0:
+            own_columns = _reduce_scatter_columns(grad_x)
+    dist.all_reduce(grad_x)
+    return grad_x, gradients
+""",
+    ),
+    Variant(
         "the rule about columns first, with D/n in its message",
         "tensor_parallel",
         """
