@@ -122,11 +122,10 @@ class CallEvidence:
         computed = sum(entry.amount for entry in products)
         text = (
             f"rank {rank} computed products of matrices with {computed} floating-point operations,"
-            f" but its result needs at least {at_least}. The grader sees only torch's products in"
-            " the thread that called your function, and does not count elementwise products. Does"
-            " your function multiply in another thread, in another process, or with another"
-            " library? Multiply with torch (@, mm, bmm, …), in the thread that called your"
-            " function."
+            f" but its result needs at least {at_least}. The grader sees only torch's products"
+            " (@, mm, bmm, …) in the thread that called your function. It does not count"
+            " elementwise products and convolutions. Does your function multiply in another way, in"
+            " another thread, in another process, or with another library?"
         )
         self.require(computed >= at_least, text)
         return products

@@ -151,6 +151,22 @@ def require_few_layers(run, rank, p, enough):
         run.require(whole <= enough + 0.5, f"{text} {likely}")
 
 
+def require_own_rows(run, rank, p):
+    """Fail if a rank computes about as many products as the rows of all ranks take.
+
+    A rank may compute each product twice. So on two ranks, the limit allows all rows: call this
+    with more ranks, too. The meter sees only torch's products.
+    """
+    needed = (3 * p.layers - 1) * p.product
+    done = sum(entry.amount for entry in run.require_products(rank, 0))
+    run.require(
+        done <= 2.2 * needed,
+        f"rank {rank} computed products of matrices with {done} floating-point operations. Its own"
+        f" rows take {needed}, and those of all ranks take {p.n * needed}. Does the rank compute"
+        " with the rows of other ranks? Reduce-scatter the gradients of its own rows.",
+    )
+
+
 class LargeModel:
     """A model so large that its layers can be seen in the memory of a rank's process.
 

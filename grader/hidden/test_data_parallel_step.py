@@ -211,9 +211,10 @@ def _sends_only_gradients(run, size, shard):
 def _computes_with_own_rows(run, weights, shard):
     """Fail if a rank multiplies as much as the gradients of the whole batch take, or too little.
 
-    For its own rows, a rank needs 1/n of these products. Even a program that runs its forward pass
-    three times stays below the limit on two ranks. The call's driver must be ``metered``. The meter
-    sees only torch's products, so a program that multiplies elsewhere could exceed the limit.
+    For its own rows, a rank needs 1/n of these products. It may compute almost twice as much as
+    that: even a program that runs its forward pass three times stays below the limit. The call's
+    driver must be ``metered``. The meter sees only torch's products, so a program that multiplies
+    elsewhere could exceed the limit.
     """
     n, product = run.report.size, 2 * len(shard) * weights[0].size
     # For each layer there are one product forward and two backward. The gradient of the batch is
@@ -229,4 +230,4 @@ def _computes_with_own_rows(run, weights, shard):
             f" {n * len(shard)} rows take {n * needed}. Likely: the rank computes with the rows of"
             " other ranks, too. Compute the gradients of the rank's own shard, and average them."
         )
-        run.require(done < n * needed, sentence)
+        run.require(done < 2 * needed, sentence)

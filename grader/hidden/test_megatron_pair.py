@@ -69,7 +69,7 @@ FROZEN = (
 )
 
 
-def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
+def pair_call(pair, x, upstream, layout="contiguous", trained=ALL, driver="differentiate"):
     def given(array, is_trained, rank):
         laid = laid_out(array, layout, rank)
         return RequiresGrad(laid) if is_trained else laid
@@ -79,7 +79,7 @@ def pair_call(pair, x, upstream, layout="contiguous", trained=ALL):
         on_ranks(pair.n, lambda r: given(of_ranks[r], is_trained, r))
         for of_ranks, is_trained in arguments
     ]
-    return call("tensor_parallel.megatron_pair", *own, upstream, driver="differentiate")
+    return call("tensor_parallel.megatron_pair", *own, upstream, driver=driver)
 
 
 @number("4.4")
@@ -241,18 +241,14 @@ def test_megatron_pair_traffic(world, rng):
         narrow = Pair(rng, n, hidden=hidden[1], width=high["width"], dtype=np.float32)
         made += [(narrow, high["rows"])]
         inputs = [pair.inputs(rng, rows) for pair, rows in made]
-        runs = world(
-            n,
-            *(pair_call(pair, *own) for (pair, _), own in zip(made, inputs)),
-            *(forward_call(pair, x) for (pair, _), (x, _) in zip(made, inputs)),
-        )
+        metered = {"driver": "differentiate_metered"}
+        runs = world(n, *(pair_call(p, *own, **metered) for (p, _), own in zip(made, inputs)))
         for run, (pair, _), (x, upstream) in zip(runs, made, inputs):
             judge_pair(run, pair, x, upstream, ALL)
             require_pair_traffic(run, n, x)
             require_few_operations(run, 2, "A pair needs one all-reduce in each pass.")
-        for run, (pair, _), (x, _) in zip(runs[len(made) :], made, inputs):
-            run.values()
-            needed = 2 * 2 * len(x) * pair.columns[0].size
+            # Each of the two layers needs one product forward, and two backward.
+            needed = 2 * 3 * 2 * len(x) * pair.columns[0].size
             for rank in range(n):
                 done = sum(entry.amount for entry in run.require_products(rank, 0))
                 run.require(
@@ -262,13 +258,6 @@ def test_megatron_pair_traffic(world, rng):
                     " with the rank's shards, not with tensors as large as the full weights, and"
                     " compute each product only once.",
                 )
-
-
-def forward_call(pair, x):
-    """Return a call of a pair's forward pass, whose products are metered."""
-    of_ranks = (pair.columns, pair.rows)
-    given = [on_ranks(pair.n, lambda rank, own=own: own[rank]) for own in of_ranks]
-    return call("tensor_parallel.megatron_pair", *given, x, driver="metered")
 
 
 def require_pair_traffic(run, n, x):

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
+from grader.check import driver_results
 from grader.check.api import Strided, call, in_strict_order, listed, on_gloo, per_rank, rounding
 from grader.hidden.given_tensors import rank_layout
 from grader.hidden.mesh_shapes import SHAPES, SQUARE, named
@@ -46,7 +47,7 @@ class Problem:
     def _weight(self, rng, rows, columns):
         return (rng.standard_normal((rows, columns)) * (2 / rows) ** 0.5).astype(self.dtype)
 
-    def request(self, layout="contiguous", **options):
+    def request(self, layout="contiguous", driver="on_mesh", **options):
         """Return a call of ``mesh_step``. MIXED layouts differ from rank to rank."""
 
         def laid(array, rank):
@@ -63,15 +64,16 @@ class Problem:
             "device_mesh.mesh_step",
             per_rank(*own),
             per_rank(*x),
-            driver="on_mesh",
+            driver=driver,
             shape=list(mesh.shape),
             **options,
         )
 
-    def judge(self, run):
+    def judge(self, run, select=lambda found: found):
         """Fail unless each rank returns the loss of its own rows and its shards of the gradients.
 
         A single device computes the expected values: the gradients are those of the whole batch.
+        ``select`` picks the function's result out of the driver's.
         """
         mesh, tolerance = self.mesh, self.tolerance
         of_loss, of_gradients = parts.step_mistakes(mesh, self.pairs, self.batch)
@@ -80,14 +82,14 @@ class Problem:
         run.returns(
             *map(self.gradients, range(mesh.size)),
             tolerance=tolerance,
-            select=lambda found: found[1],
+            select=lambda found: select(found)[1],
             label=f"the list of the gradients (of A, of B) {on}",
             known_mistakes=of_gradients,
         )
         run.returns(
             *map(self.loss, range(mesh.size)),
             tolerance=tolerance,
-            select=lambda found: found[0],
+            select=lambda found: select(found)[0],
             label=f"the loss {on}",
             known_mistakes=of_loss,
         )
@@ -254,7 +256,8 @@ def require_given_groups(run, mesh, rank):
 @weight(0.75)
 def test_step_traffic(world, rng):
     """For P pairs, mesh_step sends exactly the bytes of 2P − 1 all-reduces of activations in the
-    row, and the bytes of one average of the gradients in the column
+    row, and the bytes of one average of the gradients in the column; a rank multiplies only its own
+    rows with its own shards
     """
     for shape in (SQUARE, (1, 3), (3, 1)):
         problems = [
@@ -266,10 +269,31 @@ def test_step_traffic(world, rng):
             # A rank must not send float32 numbers as float64.
             Problem(rng, shape, pairs=3, dtype=np.float32),
         ]
-        runs = world(problems[0].mesh.size, *(p.request() for p in problems))
-        for run, problem in zip(runs, problems):
-            problem.judge(run)
+        requests = (p.request(driver="on_mesh_metered") for p in problems)
+        for run, problem in zip(world(problems[0].mesh.size, *requests), problems):
+            problem.judge(run, driver_results.value)
             require_traffic(run, problem)
+            require_own_products(run, problem)
+
+
+def require_own_products(run, problem):
+    """Fail if a rank computes about as many products as other ranks' rows or shards take, too.
+
+    A rank may compute each product twice. The meter sees only torch's products.
+    """
+    mesh = problem.mesh
+    own = sum(w.size for pair in mesh.own_pairs(problem.pairs, 0) for w in pair)
+    # For each weight there are one product forward and two backward.
+    needed = 3 * 2 * len(mesh.own_rows(problem.batch, 0)) * own
+    for rank in range(mesh.size):
+        done = sum(entry.amount for entry in run.require_products(rank, 0))
+        run.require(
+            done <= 2.2 * needed,
+            f"rank {rank} of a mesh of {named(mesh.shape)} computed products of matrices with"
+            f" {done} floating-point operations. Its own rows and its own shards take {needed}."
+            " Does the rank compute with rows or shards of other ranks? Compute each product only"
+            " once.",
+        )
 
 
 def require_traffic(run, problem):

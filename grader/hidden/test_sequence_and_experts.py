@@ -4,6 +4,8 @@ They judge sequence parallelism. They compare the ranks' results with those of a
 float64.
 """
 
+from itertools import product
+
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
@@ -93,8 +95,10 @@ def test_pair_traffic(world, rng):
     """sequence_parallel_forward sends the bytes of one all-reduce, and sequence_parallel_backward
     sends 1.5 times as many bytes; the results of sequence_parallel_backward require no gradient
     """
-    for n, dtype in ((2, np.float64), (4, np.float32)):
-        p = PairProblem(rng, n, rows=8, width=24, hidden=20, dtype=dtype)
+    # The rows have fewer bytes than the weights, or more.
+    shapes = {"rows": 8, "hidden": 20}, {"rows": 40, "hidden": 3}
+    for (n, dtype), shape in product(((2, np.float64), (4, np.float32)), shapes):
+        p = PairProblem(rng, n, width=24, dtype=dtype, **shape)
         described = p.backward(driver="described")
         forward, backward, of_backward = world(n, p.forward(), p.backward(), described)
         p.has_y(forward)

@@ -7,7 +7,12 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import on_gloo
-from grader.hidden.sharded_evidence import LargeModel, require_few_layers, require_step_traffic
+from grader.hidden.sharded_evidence import (
+    LargeModel,
+    require_few_layers,
+    require_own_rows,
+    require_step_traffic,
+)
 from grader.hidden.sharded_problem import (
     ShardedProblem,
     in_float32,
@@ -74,7 +79,9 @@ def test_sharded_traffic(world, rng):
 @number("6.3")
 @weight(0.25)
 def test_two_layers_alive(world, rng):
-    """fully_sharded_step never has more than two whole layers alive, for any number of layers"""
+    """fully_sharded_step never has more than two whole layers alive, for any number of layers; a
+    rank computes with its own rows
+    """
     for n in (2, 4):
         for layers in (3, 8):
             p = ShardedProblem(rng, n, layers=layers, width=64, rows=1)
@@ -82,6 +89,7 @@ def test_two_layers_alive(world, rng):
             p.has_gradients(run, lambda r: driver_results.value(r)[1])
             for rank in range(n):
                 require_few_layers(run, rank, p, 2)
+                require_own_rows(run, rank, p)
 
 
 @number("6.3")

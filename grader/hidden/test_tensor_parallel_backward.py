@@ -172,7 +172,7 @@ def require_no_full_gradient(world, rng, n=4, layers=2):
 
 
 def backward_traffic(world, rng, budget, sentence):
-    """Judge the traffic of a backward pass.
+    """Judge the traffic and the products of a backward pass.
 
     ``budget`` and ``sentence`` are functions of the number of layers. ``budget`` returns the limit,
     as a multiple of the bytes of one reduce-scatter. ``sentence`` returns the reason.
@@ -180,9 +180,13 @@ def backward_traffic(world, rng, budget, sentence):
     for n, depths in deal_layers(rng).items():
         problems = traffic_problems(rng, n, depths)
         label = "the list of the shards' gradients"
-        for run, p in zip(world(n, *(p.backward() for p in problems)), problems):
+        runs = world(n, *(p.backward(driver="metered") for p in problems))
+        for run, p in zip(runs, problems):
             run.returns(
-                *p.of_ranks(p.gradients), tolerance=p.tolerance, select=lambda r: r[1], label=label
+                *p.of_ranks(p.gradients),
+                tolerance=p.tolerance,
+                select=lambda r: driver_results.value(r)[1],
+                label=label,
             )
             layers, one = len(p.weights), p.bytes * (n - 1) / n
             # The shards' gradients need at least the reduce-scatters between the layers. Another
@@ -190,13 +194,14 @@ def backward_traffic(world, rng, budget, sentence):
             limits = (layers - 1) * one, budget(layers) * one
             require_traffic(run, limits, sentence(layers), weights=p.sizes)
             require_few_operations(run, layers + 1, sentence(layers))
+            require_own_products(run, p, 2)
 
 
 @number("4.3")
 @weight(1.0)
 def test_backward_traffic_of_all_reduces(world, rng):
-    """In the backward pass of L layers, a rank sends at most the bytes of L all-reduces of
-    activations. It sends no weights, and does not send row by row
+    """In the backward pass of L layers, a rank computes with its shards, and sends at most the
+    bytes of L all-reduces of activations. It sends no weights, and does not send row by row
     """
     backward_traffic(
         world,
@@ -209,8 +214,9 @@ def test_backward_traffic_of_all_reduces(world, rng):
 @number("4.3")
 @weight(1.5)
 def test_backward_traffic_of_reduce_scatters(world, rng):
-    """In the backward pass of L layers, a rank sends at most the bytes of L − 1 reduce-scatters and
-    one all-reduce. It sends no weights, and does not send row by row
+    """In the backward pass of L layers, a rank computes with its shards, and sends at most the
+    bytes of L − 1 reduce-scatters and one all-reduce. It sends no weights, and does not send row by
+    row
     """
 
     def sentence(layers):

@@ -35,7 +35,8 @@ BY_ENTRY = {
     "dot",
     "vdot",
 }
-MOST = 10_000  # entries of the ledger, which has to fit into a frame
+# The largest number of entries of each kind in a ledger. The ledger has to fit into a frame.
+MOST = {PRODUCT: 5_000, SEND: 2_000, ENTRIES: 3_000}
 # The meters that are entered now. The process group of the hub reports each send to these meters,
 # because a send on the hub passes through no operator of torch.
 METERS: list = []
@@ -56,7 +57,9 @@ class Meter(TorchDispatchMode):
     """Keeps a ledger of products, of sends, and of operators that make up a loss.
 
     ``ledger`` holds one list ``[kind, amount, alive, at, inner]`` for each of these, in program
-    order, but only for the first ``MOST``. The amount depends on the kind:
+    order. If a kind has more than ``MOST`` entries, the last of them also stands for all further
+    ones: its amount is their sum, and its ``alive`` is the largest. So a program cannot hide its
+    products behind many small ones. The amount depends on the kind:
 
     - ``product``: the number of floating-point operations;
     - ``send``: the number of bytes;
@@ -79,6 +82,9 @@ class Meter(TorchDispatchMode):
         # A storage that existed before the meter counts for 0.
         self.known = {tensor.untyped_storage()._cdata: 0 for tensor in existing}
         self.kept = existing  # keeps the existing tensors alive, so that no address is used again
+        # for each kind: how many entries the ledger has, and the last of them
+        self.counts = dict.fromkeys(MOST, 0)
+        self.last: dict[str, list] = {}
         # for each storage that was made since the meter was entered and still exists: its address →
         # a reference to the storage
         self.living: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -112,9 +118,14 @@ class Meter(TorchDispatchMode):
         self._enter(SEND, sum(tensor.nbytes for tensor in tensors))
 
     def _enter(self, kind: str, amount: int, inner: int = 0) -> None:
-        if len(self.ledger) < MOST:
-            self._measure()
-            self.ledger.append([kind, amount, self.alive, monotonic(), inner])
+        self._measure()
+        if self.counts[kind] < MOST[kind]:
+            self.counts[kind] += 1
+            self.last[kind] = [kind, amount, self.alive, monotonic(), inner]
+            self.ledger.append(self.last[kind])
+        else:
+            last = self.last[kind]
+            last[1:3] = last[1] + amount, max(last[2], self.alive)
 
     def _measure(self) -> None:
         """Update ``alive`` and ``known`` for storages whose size ``resize_`` has changed."""

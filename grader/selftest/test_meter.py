@@ -202,15 +202,23 @@ def test_a_product_costs_a_multiplication_and_an_addition_for_each_term(i, j, k)
     assert products(lambda: torch.ones(i, j) @ torch.ones(j, k)) == [2 * i * j * k]
 
 
-def test_a_ledger_has_an_end(monkeypatch):
-    monkeypatch.setattr(meters, "MOST", 3)
+def test_the_last_entry_of_a_full_ledger_stands_for_all_further_ones(monkeypatch):
+    monkeypatch.setattr(meters, "MOST", dict.fromkeys(meters.MOST, 3))
     assert products(lambda: [A @ B for _ in range(2)]) == [ONE] * 2
-    assert products(lambda: [A @ B for _ in range(9)]) == [ONE] * 3
+    assert products(lambda: [A @ B for _ in range(9)]) == [ONE, ONE, 7 * ONE]
+    with Meter(EXISTING) as meter:
+        kept = [A @ B for _ in range(9)]
+    assert [alive for _, _, alive, *_ in meter.ledger] == [60, 120, sum(t.nbytes for t in kept)]
+
+
+def test_other_entries_take_no_room_from_products(monkeypatch):
+    monkeypatch.setattr(meters, "MOST", dict.fromkeys(meters.MOST, 3))
+    assert products(lambda: [*[A.mul(2) for _ in range(9)], A @ B]) == [ONE]
 
 
 def test_a_full_ledger_fits_into_a_frame():
     entry = ["product", 10**10, 10**9, 123456.789012345, 10**4]
-    (tree,), _ = tensors.encode([entry] * meters.MOST)
+    (tree,), _ = tensors.encode([entry] * sum(meters.MOST.values()))
     assert len(json.dumps(tree)) < 0.99 * frames.MAX_META
 
 

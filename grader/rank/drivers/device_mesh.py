@@ -8,6 +8,8 @@ import torch.distributed as dist
 
 from grader.rank.drivers.mark import Mark
 from grader.rank.mesh_groups import row_and_column
+from grader.rank.meter import Meter
+from grader.rank.operators import tensors_in
 
 
 def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -59,6 +61,13 @@ def on_mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     mark(f"row group {row.group_name}")
     mark(f"column group {column.group_name}")
     return function(*args, row, column)
+
+
+def on_mesh_metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Do as ``on_mesh`` does, under the meter. Also return the meter's ledger."""
+    with Meter(tensors_in([args, kwargs])) as meter:
+        value = on_mesh(function, args, kwargs, mark)
+    return {"value": value, "ledger": meter.ledger}
 
 
 def on_mesh_in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

@@ -10,6 +10,7 @@ import torch
 from grader.rank.drivers.calls import in_turn
 from grader.rank.drivers.mark import Mark
 from grader.rank.meter import Meter
+from grader.rank.operators import tensors_in
 
 
 def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -26,6 +27,13 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
         value.sum().backward() if upstream is None else value.backward(upstream)
     mark("backward ended")
     return {"value": value, "gradients": [arg.grad for arg in args], "upstream": upstream}
+
+
+def differentiate_metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Do as ``differentiate`` does, under the meter. Also return the meter's ledger."""
+    with Meter(tensors_in([args, kwargs])) as meter:
+        found = differentiate(function, args, kwargs, mark)
+    return found | {"ledger": meter.ledger}
 
 
 def differentiate_in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> list:

@@ -182,7 +182,7 @@ MUTANTS = [
         y_i, saved_i = ahead[i] if ahead else _stage_forward(weights, _receive(rows, weights[0], stage - 1))
 """,
         {"hidden forward_flows"},
-        "The grader sees only torch's products in the thread that called your function",
+        "The grader sees only torch's products (@, mm, bmm, …) in the thread",
     ),
     Mutant(
         "the last stage goes all the way back before it sends anything, by numpy, which the meter does not see",
@@ -210,7 +210,7 @@ MUTANTS = [
         )
 """,
         {"hidden backward_flows"},
-        "The grader sees only torch's products in the thread that called your function",
+        "The grader sees only torch's products (@, mm, bmm, …) in the thread",
     ),
     Mutant(
         "stage 0 goes forward with all micro-batches before its first action, by numpy, which the meter does not see",
