@@ -29,12 +29,12 @@ def test_compute_does_not_wait(world, rng):
     not begun
     """
     for n in (2, 3, 4):
-        # One of the tensors has one dimension, and the other one has two or three.
+        # In each call, another rank is early. Some tensors have one dimension, others two or three.
         wide = tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())
-        shapes = [(5,), wide] if rng.integers(2) else [wide, (5,)]
-        inputs = [[integers(rng, shape) for _ in range(n)] for shape in shapes]
+        is_wide = rng.permutation([0, 1, *rng.integers(0, 2, n - 2)])
+        inputs = [[integers(rng, wide if own else (5,)) for _ in range(n)] for own in is_wide]
         requests = []
-        for early, xs in zip((0, n - 1), inputs):
+        for early, xs in enumerate(inputs):
             # All other ranks begin only after the early rank's compute has ended. If the early rank
             # waits for the other ranks before or in compute, its compute never ends.
             delays = {

@@ -115,7 +115,9 @@ def test_the_send_has_ended(world, rng):
 @number("1.6")
 @weight(0.125)
 def test_shift_right_at_the_same_time(world, rng):
-    """shift_right: if one rank begins late, another rank sends before it begins (3 and 4 ranks)"""
+    """shift_right: if one rank begins late, another rank sends before it begins (3 and 4 ranks),
+    and also receives (4 ranks)
+    """
     for n in (3, 4):
         _send_at_the_same_time(world, rng, "shift_right", n, shifted)
 
@@ -127,7 +129,9 @@ def _send_at_the_same_time(world, rng, function, n, right):
     only when all other ranks wait. If neighbours take turns and even ranks send first, some other
     rank has sent before the late rank begins. But in a wrong ring, one rank sends first, and all
     other ranks receive before they send. In the call in which this first rank is late, no other
-    rank has sent before it begins.
+    rank has sent before it begins. On four ranks, some other rank can send and receive. If two
+    ranks send first, and the message of the second goes round, no other rank can do both in one of
+    the calls. The same is true if one rank receives first, and blocking sends wait for it.
     """
     inputs = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(n + 1)]
     delays = [{}, *({late: Delay(STANDSTILL, on=(late + 1) % n)} for late in range(n))]
@@ -142,23 +146,24 @@ def _send_at_the_same_time(world, rng, function, n, right):
             continue
         began = run.passed(late, "call began")
         early = [
-            o for rank in range(n) for o in run.operations(rank) if rank != late and o.at < began
+            [o for o in run.operations(rank) if o.at < began] for rank in range(n) if rank != late
         ]
-        others = [o for o in early if o.kind not in ("send", "recv")]
+        others = [o for own in early for o in own if o.kind not in ("send", "recv")]
+        senders = [own for own in early if any(o.kind == "send" for o in own)]
         likely = (
-            f"rank {late} sends first, and all other ranks receive before they send. Then only one"
-            " rank sends at a time, and a step takes n times as long. dist.batch_isend_irecv lets"
-            " all ranks send at the same time."
+            f"the ranks send one after the other, and wait for rank {late}. Then a step takes up to"
+            " n times as long. dist.batch_isend_irecv lets all ranks send at the same time."
         )
         if others:  # such as a barrier, in which they wait for the late rank
             likely = (
                 f"before they send, the other ranks wait for it in a {others[0].kind}. Wait for a"
                 " neighbour's message instead."
             )
+        text = f"rank {late} of {n} began late in this call, and until then no other rank"
+        run.require(bool(senders), f"{text} sent anything. Likely: {likely}")
         run.require(
-            any(o.kind == "send" for o in early),
-            f"rank {late} of {n} began late in this call, and until then no other rank sent"
-            f" anything. Likely: {likely}",
+            n < 4 or any(len(own) > 1 for own in senders),
+            f"{text} could both send and receive. Likely: {likely}",
         )
 
 
@@ -331,7 +336,7 @@ def _goes_round(run, n):
 @weight(0.125)
 def test_ring_at_the_same_time(world, rng):
     """ring_all_reduce: if one rank begins late, another rank sends before it begins (3 and 4
-    ranks)
+    ranks), and also receives (4 ranks)
     """
     for n in (3, 4):
         _send_at_the_same_time(world, rng, "ring_all_reduce", n, the_sum)

@@ -1728,7 +1728,49 @@ def all_gather""",
         act()
 """,
         {"hidden shift_right_at_the_same_time", "hidden ring_at_the_same_time"},
-        "rank 0 sends first, and all other ranks receive before they send",
+        "the ranks send one after the other, and wait for rank 0",
+    ),
+    Mutant(
+        "neighbours of which ranks 0 and 1 send first, and the others receive first",
+        "collectives",
+        EXCHANGE,
+        """    exchange = [
+        lambda: dist.send(tensor.detach().contiguous(), (rank + 1) % n),
+        lambda: dist.recv(received, (rank - 1) % n),
+    ]
+    for act in exchange if rank < min(2, n - 1) else exchange[::-1]:
+        act()
+""",
+        {"hidden shift_right_at_the_same_time", "hidden ring_at_the_same_time"},
+        "rank 1 of 4 began late in this call, and until then no other rank could both send",
+    ),
+    Mutant(
+        "neighbours of which rank 0 receives first, and blocking sends wait for it",
+        "collectives",
+        EXCHANGE,
+        """    exchange = [
+        lambda: dist.send(tensor.detach().contiguous(), (rank + 1) % n),
+        lambda: dist.recv(received, (rank - 1) % n),
+    ]
+    for act in exchange if rank else exchange[::-1]:
+        act()
+""",
+        {"hidden shift_right_at_the_same_time", "hidden ring_at_the_same_time"},
+        "rank 0 of 4 began late in this call, and until then no other rank could both send",
+    ),
+    Mutant(
+        "only the first and the last rank overlap",
+        "collectives",
+        """    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+""",
+        """    work = dist.all_reduce(total, async_op=dist.get_rank() in (0, dist.get_world_size() - 1))
+    result = compute()
+    if work is None:
+        return total, result
+""",
+        {"hidden compute_does_not_wait"},
+        "a rank waits for the other ranks too early",
     ),
     Mutant(
         "a ring in which the last rank sends first, and the others receive first",
