@@ -140,7 +140,7 @@ def shown(value: Any) -> str:
 
 def sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

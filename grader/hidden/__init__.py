@@ -1,5 +1,4 @@
-"""Holds the hidden checks, with one file for each part.
+"""Holds the hidden checks: see “The hidden checks, by problem” in ``grader/README.md``.
 
-Problem 3.5 (buckets) and problems 5.4 to 5.6 (schedules) have files of their own. Students do not
-get this package.
+Students do not get this package.
 """

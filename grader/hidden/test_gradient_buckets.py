@@ -4,7 +4,7 @@ Weights are 4 × 4, so that a gradient in float64 has 128 bytes.
 """
 
 import numpy as np
-from gradescope_utils.autograder_utils.decorators import number, visibility, weight
+from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import Delay, on_gloo
 from grader.hidden.bucket_problem import (
@@ -78,7 +78,6 @@ def on_their_way(run, made, plain):
 
 @number("3.5")
 @weight(0.75)
-@visibility("after_published")
 def test_buckets_values(world, rng):
     """GradientBuckets gives the gradients of the whole batch in every pass (1 to 4 ranks, small and
     large buckets, any layout)
@@ -112,7 +111,6 @@ def test_buckets_values(world, rng):
 
 @number("3.5")
 @weight(0.375)
-@visibility("after_published")
 @on_gloo
 def test_buckets_tied(world, rng):
     """A shared parameter that is registered twice is averaged once, in the bucket of its first
@@ -138,7 +136,6 @@ def test_buckets_tied(world, rng):
 
 @number("3.5")
 @weight(0.375)
-@visibility("after_published")
 def test_buckets_frozen(world, rng):
     """A frozen parameter stays as it is, takes no room in a bucket, and delays no bucket"""
     for n in (2, 3):
@@ -163,7 +160,6 @@ def test_buckets_frozen(world, rng):
 
 @number("3.5")
 @weight(0.25)
-@visibility("after_published")
 def test_buckets_without_gradient(world, rng):
     """The gradients are averaged even if one rank, or every rank, did not use a parameter"""
     for n, layers, bytes_ in (
@@ -189,7 +185,6 @@ def test_buckets_without_gradient(world, rng):
 
 @number("3.5")
 @weight(0.125)
-@visibility("after_published")
 def test_buckets_misuse(world, rng):
     """bucket_bytes ≤ 0 raises ValueError with the value"""
     sizes = (0, -8)
@@ -201,7 +196,6 @@ def test_buckets_misuse(world, rng):
 
 @number("3.5")
 @weight(0.75)
-@visibility("after_published")
 def test_buckets_collectives(world, rng):
     """Each bucket is averaged by one all-reduce; a parameter that does not fit into the current
     bucket begins a new bucket
@@ -243,7 +237,6 @@ def test_buckets_collectives(world, rng):
 
 @number("3.5")
 @weight(1.0)
-@visibility("after_published")
 def test_buckets_overlap(world, rng):
     """On every rank, each bucket's all-reduce begins as soon as the bucket is full, and no backward
     pass waits for other ranks
