@@ -20,10 +20,15 @@ from grader.check.api import (
 from grader.reference import single_device
 from grader.reference.collective_mistakes import MEMORY
 from grader.reference.data_parallel import (
+    ADDED_AS_IT_LIES,
     ALONE_ON_RANK,
     AS_IT_LIES,
+    BEFORE_ACCUMULATION,
+    DIVIDED_COPY,
+    LOSS_DIVIDED,
     MIXED_BUCKETS,
     NOT_RESET,
+    ONLY_A_COPY,
     RESET,
     STRIDED_LEFT_OUT,
     left_out,
@@ -144,9 +149,13 @@ def test_data_parallel_step(world):
         {
             "this is the average over the ranks. Return this rank's own loss": np.array(
                 sum(losses) / 2
-            )
+            ),
+            "this is the sum of all ranks' losses. Return this rank's own loss": np.array(
+                sum(losses)
+            ),
+            LOSS_DIVIDED: np.array(own / 2),
         }
-        for _ in losses
+        for own in losses
     ]
     # On rank 1 the weights are transposes in memory. Their gradients can be transposes, too.
     turned = per_rank(WEIGHTS, [Strided(weight, "transpose") for weight in WEIGHTS])
@@ -159,7 +168,14 @@ def test_data_parallel_step(world):
         tolerance=CLOSE,
         select=lambda r: r[1],
         label="the list of gradients",
-        known_mistakes=[{MEMORY: met}, {MEMORY: [own.T for own in met]}],
+        known_mistakes=[
+            {ADDED_AS_IT_LIES: met},
+            {
+                ADDED_AS_IT_LIES: [own.T for own in met],
+                ONLY_A_COPY: local[1][1],
+                DIVIDED_COPY: [own / 2 for own in local[1][1]],
+            },
+        ],
     )
     (alone,) = world(1, call("data_parallel.data_parallel_step", WEIGHTS, BATCH))
     alone.returns(
@@ -258,6 +274,7 @@ def test_gradient_buckets(world):
     ]
     for rank, own in enumerate(known):
         own[own_or_not_copied(run, rank)] = own.pop(ALONE_ON_RANK)
+        own[BEFORE_ACCUMULATION] = [[np.zeros_like(g) for g in gradients]]
     run.returns([gradients], [gradients], tolerance=CLOSE, label=label, known_mistakes=known)
     local = local_gradients(crossed)
     average = [sum(terms) / 2 for terms in zip(*(own for (own,) in local))]
@@ -328,7 +345,8 @@ def late_in_turn(first, second):
 def overlaps(run, rank, p):
     """Fail unless a rank starts an all-reduce during its backward pass ``p``."""
     text = f"rank {rank} started no all-reduce during its backward pass {p} (counted from 0)."
-    text += " One of the 2 buckets is full before the pass ends."
+    text += " One of the 2 buckets is full before the pass ends. Does each hook count its own"
+    text += " parameter's bucket? (A lambda in a loop sees the loop's last values only.)"
     if p and started_during(run, rank, 0):
         text += f" In pass 0, the rank started an all-reduce in time. {RESET}"
     run.require(started_during(run, rank, p) > 0, text)

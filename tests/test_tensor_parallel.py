@@ -10,7 +10,7 @@ from grader.check import driver_results
 from grader.check.api import RequiresGrad, Strided, call, listed, per_rank, rounding, tensor
 from grader.reference import single_device
 from grader.reference import tensor_parallel as parts
-from grader.reference.collective_mistakes import MEMORY, in_memory_order
+from grader.reference.collective_mistakes import in_memory_order
 
 BATCH = np.arange(8, dtype=np.float64).reshape(4, 2) / 10  # 4 rows of 2 columns
 WEIGHTS = [np.array([[1.0, -0.5], [0.5, 1.0]]), np.array([[0.5, 1.0], [-1.0, 2.0]])]  # 2 layers
@@ -53,7 +53,8 @@ def test_shards(world):
         for rank, shard in enumerate(run.read(driver_results.stored, "the memory of the shard")):
             own = weight_.nbytes // 2
             text = f"rank {rank}'s shard has {own} bytes, but keeps {shard.bytes} bytes alive."
-            text += " A slice is a view, which keeps the full weight alive. Return a copy."
+            text += " A slice is a view, which keeps the full weight alive. Return a copy:"
+            text += " clone(), because contiguous() does not copy a contiguous slice."
             run.require(shard.bytes <= own and shard.own, text)
 
 
@@ -232,7 +233,8 @@ def test_megatron_pair(world):
     # The wrong sum if the ranks add up entries in memory order.
     lying = {
         name: [
-            {MEMORY: own} for own in in_memory_order([x, x], ("C", "F"), lambda xs: [sum(xs)] * 2)
+            {parts.AS_IT_LIES: own}
+            for own in in_memory_order([x, x], ("C", "F"), lambda xs: [sum(xs)] * 2)
         ]
         for name, x in (("f", varied), ("g", BATCH))
     }
@@ -273,6 +275,14 @@ def test_megatron_pair(world):
                 if name == "f"
                 else None
             ),
+        )
+        half.returns(
+            varied,
+            varied,
+            tolerance=CLOSE,
+            select=driver_results.upstream,
+            label=f"grad_y after the backward pass of {name} (it must stay unchanged)",
+            known_mistakes=[{parts.GRADIENT_WRITTEN: 2 * varied}] * 2,
         )
         half.keeps_inputs()
 

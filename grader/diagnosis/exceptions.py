@@ -85,7 +85,28 @@ def _not_applied(name: str) -> list[Slip]:
 
 
 OWN_LINE = ""  # see ``Raised.inside``
+ITERATOR = (
+    "parameters may be an iterator, as model.parameters() is. It has no length and no index, and"
+    " works only once. Begin with parameters = list(parameters)."
+)
 SLIPS = [
+    Slip(("'Once' object",), ITERATOR),
+    Slip(("type 'Once'",), ITERATOR),
+    Slip(
+        ("mat1 and mat2 shapes cannot be multiplied",),
+        (
+            "compare both shapes with the docstring. Is one tensor still a shard, so that a"
+            " dimension is n times too small? Or were shards joined along the wrong dimension"
+            " (torch.cat joins rows, with dim=1 it joins columns)?"
+        ),
+    ),
+    Slip(
+        ("Split sizes doesn't match",),
+        (
+            "in all_to_all_single(output, input, output_split_sizes, input_split_sizes), the sizes"
+            " of the output come first."
+        ),
+    ),
     Slip(
         ("Boolean value of Tensor",),
         (

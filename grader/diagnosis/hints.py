@@ -143,8 +143,9 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
     factors = {
         n: (
             f"exactly {n}× the expected value. Did you sum over the ranks without dividing? (If"
-            " you divide before wait() has returned, the division is lost.) Or did you sum values"
-            " that are equal on all ranks?"
+            " you divide before wait() has returned, the division is lost. In a loop, g = g / n"
+            " does not change the list: use g /= n.) Or did you sum values that are equal on all"
+            " ranks?"
         ),
         1 / n: f"exactly 1/{n} of the expected value. {divided}",
         square: (

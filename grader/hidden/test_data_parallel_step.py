@@ -20,7 +20,12 @@ from grader.hidden.data_parallel_problem import (
 from grader.hidden.given_tensors import rank_layout
 from grader.hidden.world_sizes import SIZES
 from grader.reference import single_device
-from grader.reference.data_parallel import loss_mistakes, require_average, step_mistakes
+from grader.reference.data_parallel import (
+    LOSS_DIVIDED,
+    loss_mistakes,
+    require_average,
+    step_mistakes,
+)
 
 OVERWRITTEN = (
     "the first step's gradients were overwritten by the second step's. Return"
@@ -142,8 +147,10 @@ def test_step_loss_is_local(world, rng):
                 select=lambda r: r[0],
                 label="the local loss",
                 known_mistakes=[
-                    averaged | {sentence: own for sentence, (own,) in means.items()}
-                    for means in known
+                    averaged
+                    | ({LOSS_DIVIDED: np.asarray(loss / n)} if n > 1 else {})
+                    | {sentence: own for sentence, (own,) in means.items()}
+                    for loss, means in zip(local, known)
                 ],
             )
 

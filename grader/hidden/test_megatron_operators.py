@@ -28,11 +28,7 @@ def added_as_it_lies(partials):
     """
     orders = ["C" if rank % 2 else "F" for rank in range(len(partials))]
     total = sum(partial.ravel(order) for partial, order in zip(partials, orders))
-    sentence = (
-        "entries were added in the order in which they lie in memory, but the layout"
-        " differs between ranks. Communicate contiguous memory"
-    )
-    return [{sentence: total.reshape(partials[0].shape, order=order)} for order in orders]
+    return [{parts.AS_IT_LIES: total.reshape(partials[0].shape, order=order)} for order in orders]
 
 
 @number("4.4")

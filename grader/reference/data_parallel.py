@@ -19,9 +19,20 @@ OF_ROWS = (
     " B·D entries (mlp.loss)"
 )
 OF_ENTRIES = "the loss was the sum over all entries. It must be their mean (mlp.loss)"
-ALONE_ON_RANK = "these are this rank's own gradients. Average the gradients of all ranks"
+LOSS_DIVIDED = (
+    "this is the local loss divided by the number of ranks. Divide the gradients, and return the"
+    " undivided loss"
+)
+ALONE_ON_RANK = (
+    "these are this rank's own gradients. Average the gradients of all ranks, and return the"
+    " averages (an all-reduce of a copy does not change the gradient)"
+)
 OF_ONE_RANK = (
     "these are rank {}'s gradients. Did you broadcast them? Average the gradients of all ranks"
+)
+BEFORE_ACCUMULATION = (
+    "all zeros, although every rank has gradients. Did you use register_hook? It runs before grad"
+    " is set. Use register_post_accumulate_grad_hook"
 )
 NOT_COPIED_BACK = (
     "these are this rank's own gradients, although this rank started all-reduces. Do you copy"
@@ -29,13 +40,18 @@ NOT_COPIED_BACK = (
 )
 UNREAD = (
     "these are this rank's own gradients divided by the number of ranks. Did your code read the"
-    " gradients before wait()? Or did it never add them up over the ranks?"
+    " gradients before wait()? Or did it never add them up over the ranks, or add up only a copy?"
 )
 ADDED_AS_IT_LIES = (
     "the gradients were added up entry by entry, in the order in which the entries lie in memory."
     " The gradient of a transposed weight is transposed in memory, too. Average"
     " gradient.contiguous(), and use its result"
 )
+ONLY_A_COPY = (
+    "these are rank 1's own gradients. On rank 1 a gradient is transposed in memory, so"
+    " contiguous() makes a copy. Only this copy was averaged: use it"
+)
+DIVIDED_COPY = f"{ONLY_A_COPY}, and divide it"
 RESET = "What must be reset for the next pass?"
 NOT_RESET = f"this is right in the first pass, and wrong in a later one. {RESET}"
 MIXED_BUCKETS = (

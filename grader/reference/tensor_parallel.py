@@ -24,6 +24,14 @@ ADDED_REPLICATED = (
     "grad_y was added up over the ranks, but it is replicated: every rank already has the complete"
     " gradient"
 )
+AS_IT_LIES = (
+    "entries were added in the order in which they lie in memory, but the layout differs between"
+    " ranks. Communicate contiguous memory"
+)
+GRADIENT_WRITTEN = (
+    "the backward pass of f wrote into grad_y. contiguous() makes no copy of a contiguous tensor:"
+    " use grad_y.clone(memory_format=torch.contiguous_format)"
+)
 TIMES_N = (
     "this is n times the gradient. It was added up twice, or grad_y, which is replicated, was added"
     " up, too"
@@ -34,6 +42,16 @@ AGAIN = (
     " every rank already has the complete gradient"
 )
 AGAIN_NOT_IN_F = f"{AGAIN}. The backward pass of f did not add up its gradient, which is partial"
+F_BEFORE_GELU = "f was applied after the product with A. Apply it to x, before this product"
+F_AFTER_GELU = "f was applied after the first gelu. Apply it to x, before the product with A"
+CUT_FIRST = (
+    "each rank cut out its own columns, and then these were added up. Every rank must add the same"
+    " columns: use reduce-scatter"
+)
+GATHERED = (
+    "each rank's columns of its own partial gradient were gathered. Add up the partial gradients of"
+    " all ranks first (all-reduce)"
+)
 OF_ALL_SHARDS = (
     "the gradients of all ranks' shards were added up, as in data parallelism."
     " They are sharded by columns, not partial, so do not add them up"
@@ -62,6 +80,10 @@ OVERWRITTEN = (
 EVERY_NTH = "every n-th row or column was taken. Take consecutive ones"
 NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"
 NO_OUTER_GELU = "gelu is missing after the sum"
+G_DIVIDES = (
+    "g divided the sum by the number of ranks. The ranks' summands add up to the product with B: do"
+    " not divide"
+)
 EARLY_GELU = (
     "gelu was applied before the sum, to a partial tensor. gelu of a sum is not the sum of gelus"
 )
@@ -93,6 +115,10 @@ def tensor_mistakes(
             columns(partial, n)[rank] for rank, partial in enumerate(partials)
         ],
         CUT_ROWS: lambda partials: _total(partials).reshape(n, len(grad_y), -1),
+        CUT_FIRST: lambda partials: [
+            sum(columns(partial, n)[rank] for rank, partial in enumerate(partials))
+        ]
+        * n,
     }
     made = {
         name: _backward_on_ranks(weights, saved, grad_y, n, exchange)
@@ -102,8 +128,11 @@ def tensor_mistakes(
         made[name] = _backward_on_ranks(
             weights, saved, grad_y, n, lambda own: columns(_total(own), n), derivative
         )
+    partials, _ = _backward_on_ranks(weights, saved, grad_y, n, lambda own: columns(_total(own), n))
+    gathered = np.hstack([columns(partial, n)[rank] for rank, partial in enumerate(partials)])
     of_input = [
         {
+            GATHERED: gathered,
             OWN_PARTIAL: own_partial(weights, saved, grad_y, n, rank),
             **{name: sum(partials) for name, (partials, _) in made.items()},
             SPLIT_ALSO_X: made[SPLIT][0][rank],
@@ -242,6 +271,7 @@ def pair_outputs(
         EARLY_GELU: late,
         NO_INNER_GELU: gelu(x @ a @ b),
         NO_OUTER_GELU: gelu(x @ a) @ b,
+        G_DIVIDES: gelu(gelu(x @ a) @ b / n),
         TANH: gelu_by_tanh(gelu_by_tanh(x @ a) @ b),
     }
     own = gelus_before_the_sum(a, b, x, n)
@@ -264,11 +294,14 @@ def pair_mistakes(
     if n == 1:
         return [{}]
     grad_x, (of_a, of_b) = backward([a, b], saved, grad_y)
-    (_, z), (_, z2) = saved
+    (x, z), (_, z2) = saved
     grad_z2 = grad_y * gelu_derivative(z2)
     known = []
+    of_hidden = [grad_z2 @ row.T for row in rows(b, n)]
+    slopes = [gelu_derivative(own) for own in columns(z, n)]
+    before_gelu = _total([own * slope for own, slope in zip(of_hidden, slopes)])
     for rank in range(n):
-        grad_z = grad_z2 @ rows(b, n)[rank].T * gelu_derivative(columns(z, n)[rank])
+        grad_z = of_hidden[rank] * slopes[rank]
         own = grad_z @ columns(a, n)[rank].T
         right = [columns(of_a, n)[rank], rows(of_b, n)[rank]]
         known.append(
@@ -276,6 +309,13 @@ def pair_mistakes(
                 OWN_PARTIAL: [*right, own],
                 AGAIN: [n * right[0], n * right[1], n * grad_x],
                 AGAIN_NOT_IN_F: [n * right[0], n * right[1], n * own],
+                **{
+                    name: [x.T @ late, right[1], late @ columns(a, n)[rank].T]
+                    for name, late in (
+                        (F_BEFORE_GELU, before_gelu),
+                        (F_AFTER_GELU, _total(of_hidden) * slopes[rank]),
+                    )
+                },
             }
         )
     return known

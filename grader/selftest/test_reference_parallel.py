@@ -94,6 +94,15 @@ def cut_along_rows(terms: list) -> list:
     return [part.view(terms[0].shape[0], -1) for part in sum(terms).view(-1).chunk(len(terms))]
 
 
+def cut_first(terms: list) -> list:
+    """Each rank's own columns of its own term, added up."""
+    return all_reduce(split(terms))
+
+
+def gathered(terms: list) -> list:
+    return [torch.cat(split(terms), dim=1)] * len(terms)
+
+
 def exact(z: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.gelu(z)
 
@@ -139,6 +148,8 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
             model, n, averaged(reduce_scatter), averaged(all_reduce)
         ),
         parts.CUT_ROWS: backward_on_ranks(model, n, between=cut_along_rows),
+        parts.CUT_FIRST: backward_on_ranks(model, n, between=cut_first),
+        parts.GATHERED: backward_on_ranks(model, n, at_the_end=gathered),
         parts.TANH: backward_on_ranks(model, n, gelu=by_tanh),
         parts.NO_DERIVATIVE: backward_on_ranks(model, n, gelu=itself),
     }
@@ -153,6 +164,7 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
         assert set(of_gradients[rank]) == made.keys() - {
             parts.OWN_PARTIAL,
             parts.SPLIT_ALSO_X,
+            parts.GATHERED,
         }
         for name, known in of_gradients[rank].items():
             close(known, made[name][1][rank])
@@ -244,9 +256,12 @@ class Exchange(torch.autograd.Function):
 
 
 def pair_on_ranks(
-    model: Model, n: int, f_back=all_reduce, g_back=itself, late_sum=False
+    model: Model, n: int, f_back=all_reduce, g_back=itself, late_sum=False, f_at=0
 ) -> tuple[list, list]:
-    """For each rank y, and the gradients of column, row and x."""
+    """For each rank y, and the gradients of column, row and x.
+
+    f is applied to x, to the product with A, or to its gelu, if ``f_at`` is 0, 1 or 2.
+    """
     a, b = model.torch_weights
     shards = [
         [c.detach().clone() for c in a.chunk(n, dim=1)],
@@ -255,8 +270,13 @@ def pair_on_ranks(
     xs = [torch.tensor(model.x) for _ in range(n)]
     ends = [[end.requires_grad_() for end in own] for own in zip(*shards, xs)]
     gelu = torch.nn.functional.gelu
-    copies = Exchange.apply(itself, f_back, *xs)
-    terms = [gelu(x @ column) @ row for x, (column, row, _) in zip(copies, ends)]
+    hidden = xs
+    for number, step in enumerate((lambda x, column: x @ column, lambda z, _: gelu(z), None)):
+        if number == f_at:
+            hidden = Exchange.apply(itself, f_back, *hidden)
+        if step:
+            hidden = [step(own, column) for own, (column, _, _) in zip(hidden, ends)]
+    terms = [own @ row for own, (_, row, _) in zip(hidden, ends)]
     if late_sum:
         ys = Exchange.apply(all_reduce, g_back, *map(gelu, terms))
     else:
@@ -279,6 +299,8 @@ def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
         parts.OWN_PARTIAL: pair_on_ranks(model, n, f_back=itself),
         parts.AGAIN: pair_on_ranks(model, n, g_back=all_reduce),
         parts.AGAIN_NOT_IN_F: pair_on_ranks(model, n, f_back=itself, g_back=all_reduce),
+        parts.F_BEFORE_GELU: pair_on_ranks(model, n, f_at=1),
+        parts.F_AFTER_GELU: pair_on_ranks(model, n, f_at=2),
     }
     mistakes = parts.pair_mistakes(*model.weights, model.saved, model.grad_y, n)
     assert len(mistakes) == n
@@ -286,8 +308,10 @@ def test_mistakes_of_a_pair_are_what_ranks_get_that_make_them(n):
         assert known.keys() == made.keys()
         for name, (_, theirs) in made.items():
             close(known[name], theirs[rank])
-            # The shards' gradients do not depend on what f does on its way back.
-            wrong = [name != parts.OWN_PARTIAL] * 2 + [True]
+            # Only g changes the gradient of the row shard. The gradient of the column shard is
+            # right if f is applied to x.
+            of_g = name in (parts.AGAIN, parts.AGAIN_NOT_IN_F)
+            wrong = [name != parts.OWN_PARTIAL, of_g, True]
             assert [apart(*both) for both in zip(known[name], right[rank])] == wrong
     late = sum(parts.gelus_before_the_sum(*model.weights, model.x, n))
     close([late] * n, pair_on_ranks(model, n, late_sum=True)[0])
