@@ -65,7 +65,17 @@ def test_bandwidths(world):
         known = {
             swapped: np.array(bytes_ * exchanged / 1e9),
             "this is still in 2³⁰ bytes per second": np.array(float(gibibytes * parts)),
+            "the units are upside down. Multiply by 1024³/10⁹": np.array(
+                gibibytes * parts * 1e9 / 1024**3
+            ),
+            "the factor 2(n−1)/n was applied, but the reported figure contains it already": (
+                np.array(bytes_ * parts * 1.5 / 1e9)
+            ),
         }
+        if run is part_of_rank:
+            known["the part was divided by n. The whole array has n parts: multiply"] = np.array(
+                bytes_ / 4 / 1e9
+            )
         usual = np.array(bytes_ * parts / 1e9)
         run.returns(usual, tolerance=CLOSE, select=as_number, known_mistakes=[known])
     timeless.raises_value_error("0")
@@ -196,6 +206,17 @@ def test_stopwatch(world):
         "there is a barrier only before the first call. Each call needs its own barrier": np.array(
             [2.0, 1005.0, 1002.0]
         ),
+        (
+            "before the clock starts, your code calls neither synchronize nor the argument barrier"
+            " (dist.barrier is not this argument). Call synchronize, then barrier, and then read"
+            " the clock"
+        ): np.array([1302.0, 1005.0, 1002.0]),
+        "the barrier was timed, and there is no synchronize() before the clock starts": np.array(
+            [302.0, 105.0, 102.0]
+        ),
+        "there is no barrier before the first call, only after each call": np.array(
+            [1002.0, 5.0, 2.0]
+        ),
         "only rank 0 called the barrier": np.array([1002.0] * 3),
         (
             "there is no synchronize() before the clock is stopped. The device had only started"
@@ -209,7 +230,14 @@ def test_stopwatch(world):
     label = "the list of samples, with a barrier and a device that take time,"
     part = lambda r: np.array(r[1], float)
     hard.returns(
-        samples, samples, tolerance=CLOSE, select=part, label=label, known_mistakes=[misplaced] * 2
+        samples,
+        samples,
+        tolerance=CLOSE,
+        select=part,
+        label=label,
+        known_mistakes=[misplaced] * 2,
+        otherwise="barrier, synchronize or the clock is called at a wrong place, or not at all."
+        " Compare your order with the docstring",
     )
 
 
@@ -308,7 +336,11 @@ def test_model(world):
         call("benchmarking.half_peak_size", 2.0, 500.0),
     )
     slope = {
-        "this is the slope, seconds per byte. The bandwidth is its inverse": np.array([1.0, 0.002])
+        "this is the slope, seconds per byte. The bandwidth is its inverse": np.array([1.0, 0.002]),
+        "α and β are swapped. Return (α, β)": np.array([500.0, 1.0]),
+        "the right side of the equations must also be divided by the time: it is 1": np.array(
+            [1.0, 125.0]
+        ),
     }
     fit.returns(
         np.array([1.0, 500.0]),
@@ -334,11 +366,15 @@ def test_model(world):
     falling.raises_value_error(because="The times do not grow with the size.")
     one_size.raises_value_error(because="Times of a single size do not determine α and β.")
     odd.raises_value_error(because="There are 3 sizes and 2 times.")
-    quick = {"this is only the time that the bytes take. Add the latency": np.array(0.5)}
+    quick = {
+        "this is only the time that the bytes take. Add the latency": np.array(0.5),
+        "β is a rate, in bytes per second. Divide S by it": np.array(125001.0),
+    }
     predicted.returns(np.array(1.5), tolerance=CLOSE, select=as_number, known_mistakes=[quick])
     inverse = {
         "this is the bandwidth divided by the latency, which is not a number of bytes": np.array(
             250.0
-        )
+        ),
+        "this is αβ/2. t(S) contains S, too: solve S = β/2 · (α + S/β)": np.array(500.0),
     }
     half.returns(np.array(1000.0), tolerance=CLOSE, select=as_number, known_mistakes=[inverse])

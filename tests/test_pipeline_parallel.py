@@ -51,6 +51,8 @@ ONE_FORWARD_ONE_BACKWARD = [
     [(F, 0), (B, 0), (F, 1), (B, 1), (F, 2), (B, 2)],
 ]
 REVERSED = [GPIPE[0][:3] + GPIPE[0][:2:-1]] * 2
+# Stage 0 starts sends that it can only end later, because stage 1 first sends a gradient.
+ONLY_LAST_STAGE = [GPIPE[0], ONE_FORWARD_ONE_BACKWARD[1]]
 MIXED = [GPIPE[0], [(F, 0), (F, 1), (B, 0), (B, 1), (F, 2), (B, 2)]]
 
 
@@ -186,9 +188,10 @@ def test_schedules(world):
         for stage, actions in enumerate(made):
             alive = 3 if name == "GPipe" else 2 - stage
             most, after = schedules.most_alive(actions)
+            micro = "micro-batch is" if most == 1 else "micro-batches are"
             run.require(
                 most == alive,
-                f"{name}, stage {stage}: after {after}, {most} micro-batches are alive. The"
+                f"{name}, stage {stage}: after {after}, {most} {micro} alive. The"
                 " largest number alive should be"
                 f" {alive}.{schedules.warm_up(stage, actions, alive)}",
             )
@@ -232,16 +235,18 @@ def test_run_schedule(world):
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)
     mistakes = pipeline_mistakes.pipeline_mistakes(WEIGHTS, saved, y, CUT, M)
-    schedules_of_stages = GPIPE, ONE_FORWARD_ONE_BACKWARD, MIXED, REVERSED
+    schedules_of_stages = GPIPE, ONE_FORWARD_ONE_BACKWARD, MIXED, REVERSED, ONLY_LAST_STAGE
     for run, own in zip(world(2, *map(run_schedule, schedules_of_stages)), schedules_of_stages):
+        taken = pipeline_mistakes.activation_mistakes(WEIGHTS, saved, y, CUT, own)
         run.returns(
             *([gradients[layer] for layer in layers] for layers in CUT),
             tolerance=CLOSE,
             select=lambda r: driver_results.value(r)[1],
-            known_mistakes=mistakes,
+            known_mistakes=[a | b for a, b in zip(mistakes, taken)],
             label="the list of the weights' gradients",
         )
         known = {
+            "this is divided by the number of micro-batches one time too many": np.array(loss / M),
             (
                 "this is the sum of the micro-batches' losses. The loss of the whole batch"
                 " is their mean"
@@ -375,7 +380,8 @@ def test_bubble(world):
     of_ideal = {
         "this is the idle time divided by the ideal time. Divide it by the total time": np.array(
             3 / 4
-        )
+        ),
+        "n stages need m + n − 1 time slots for m micro-batches, not m + n": np.array(3 / 8),
     }
     theory.returns(
         np.array(3 / 7),
@@ -386,6 +392,8 @@ def test_bubble(world):
     known = {
         schedules.OWN_WINDOWS: np.array(0.2),
         "the total time was counted from 0, but the first span starts at 5": np.array(0.75),
+        schedules.OF_ONE_STAGE: np.array(-1 / 3),
+        schedules.WORK: np.array(2 / 3),
     }
     measured.returns(
         np.array(1 / 3),

@@ -90,6 +90,21 @@ ITERATOR = (
     " works only once. Begin with parameters = list(parameters)."
 )
 SLIPS = [
+    Slip(
+        ("list index out of range",),
+        (
+            "the list of messages is empty. Call batch_isend_irecv only if there is something to"
+            " send or to receive."
+        ),
+        ("_check_p2p_op_list", "batch_isend_irecv"),
+    ),
+    Slip(
+        ("is a view and is being modified inplace",),
+        (
+            "the tensor requires a gradient, so torch refuses this change. Begin with"
+            " tensor.detach(), because the result needs no gradient."
+        ),
+    ),
     Slip(("'Once' object",), ITERATOR),
     Slip(("type 'Once'",), ITERATOR),
     Slip(

@@ -211,9 +211,12 @@ def _rearranged(got: np.ndarray, expected: np.ndarray, context: Context) -> str 
     if expected.ndim == 2 and got.shape[0] == got.shape[1] and same(got, expected.T):
         return "this tensor is transposed"
     if np.unique(expected).size > 1 and same(np.sort(got, axis=None), np.sort(expected, axis=None)):
+        of_blocks = (
+            " Or did you join the ranks' blocks in the wrong order, or along the wrong dimension?"
+        )
         return (
-            "the right numbers in the wrong order. Did you sort entries or rows differently? Or did"
-            " you join the ranks' blocks in the wrong order, or along the wrong dimension?"
+            "the right numbers in the wrong order. Did you sort entries or rows differently?"
+            + of_blocks * (context.size > 1)
         )
     return None
 

@@ -85,8 +85,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
             likely_line(
                 f"{_who(report, waiting, 'send')} first and nobody is there to receive. A"
                 " blocking send may wait for its receiver.",
-                "Start the send with isend, receive, and then wait for the send. Or let some"
-                " ranks receive first."
+                "Start the send and the receive together, with one dist.batch_isend_irecv. Or start"
+                " the send with isend, receive, and wait for the send after that."
                 + " If all messages have already arrived, remove this send." * have_exchanged,
             )
         ]
@@ -94,7 +94,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
     if kinds == {"recv"} and sent:
         owed = [f"from {rank_list(w.absent)} to rank {w.operation.rank}" for w in waiting]
         which = "at least one of these sends is" if len(waiting) > 1 else "a send is"
-        return [likely_line(f"{which} missing, or comes too late: {', '.join(owed)}.")]
+        text = f"{which} missing, or comes too late: {', '.join(owed)}."
+        return [likely_line(f"{text} Or does a rank receive too often, or too early?")]
     if kinds == {"recv"}:
         return [
             likely_line(
@@ -153,8 +154,10 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
     if receiver is not None:
         return [
             likely_line(
-                f"rank {receiver}'s tensor does not have the size of the message.",
-                "If blocks differ in length, make the tensor as long as the block that arrives.",
+                f"the message and rank {receiver}'s tensor differ in size. Which of the two numbers"
+                " is right? Correct the other rank.",
+                "If blocks differ in length, make the tensor as long as the block that arrives."
+                " (x.split(k) makes parts of k rows, and x.chunk(k) makes k parts.)",
                 *([GIVE_SOURCE] if any(s.kind == "recv" and s.peer is None for s in sides) else []),
             )
         ]

@@ -52,6 +52,8 @@ def test_fit(world, rng):
             known_mistakes=[
                 {sentence: np.array(values) / units for sentence, values in mistakes.items()}
             ],
+            otherwise="did you compute in float64? torch.tensor(seconds) makes float32, which has"
+            " too few digits here: give dtype=torch.float64",
         )
 
 

@@ -27,6 +27,14 @@ ONE_TERM = (
     " your own. In the second phase, send the chunk that this rank has completed, not its initial"
     " chunk"
 )
+SECOND_ADDED = (
+    "in the second phase, received chunks were added. They are complete sums: replace your own"
+    " chunk by the received one"
+)
+NO_SECOND_PHASE = (
+    "each rank has only the chunk that it completed: the second phase is missing, or received"
+    " chunks are not stored"
+)
 TOO_FEW_STEPS = "the second phase ends one step too early. Both phases need n − 1 steps"
 WRONG_CHUNK = (
     "in some step, a wrong chunk is sent, or a received chunk is put in a wrong place. Follow one"
@@ -84,6 +92,24 @@ def ring_mistakes(tensors: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
     terms = np.array([np.split(np.asarray(own), n) for own in tensors])  # [rank, chunk]
     single = np.concatenate([terms[chunk, chunk] for chunk in range(n)])
     found = [{ONE_TERM: single} for _ in range(n)]
+    # After the first phase, rank r has added up the terms of chunk c from rank c to rank r.
+    after_first = np.array(
+        [
+            [
+                sum(terms[(chunk + step) % n, chunk] for step in range((rank - chunk) % n + 1))
+                for chunk in range(n)
+            ]
+            for rank in range(n)
+        ]
+    )
+    added = after_first.copy()
+    for step in range(n - 1):
+        sent = [added[rank, (rank + 1 - step) % n].copy() for rank in range(n)]
+        for rank in range(n):
+            added[rank, (rank - step) % n] += sent[rank - 1]
+    for rank, known in enumerate(found if n > 1 else ()):
+        known[NO_SECOND_PHASE] = after_first[rank].ravel()
+        known[SECOND_ADDED] = added[rank].ravel()
     # If the last step is missing, one chunk on each rank still lacks the right neighbour's term.
     for rank, known in enumerate(found if n > 2 else ()):
         chunks = terms.sum(axis=0)

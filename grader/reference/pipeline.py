@@ -5,7 +5,7 @@ These are answers to problems. So a student's copy of the repository does not in
 
 import numpy as np
 
-from grader.reference.schedules import OWN_WINDOWS, Action
+from grader.reference.schedules import OF_ONE_STAGE, OWN_WINDOWS, WORK, Action
 
 FROM_ZERO = "the total time was counted from 0, but the first span starts at {:g}"
 IN_ORDER = (
@@ -66,11 +66,12 @@ def bubble(timelines: Timelines) -> float:
 def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
     """Return a dict from the message for each mistake to the bubble that the mistake gives.
 
-    Each mistake is a wrong choice of the total time. If this time is 0, the mistake is left out.
+    Most mistakes are wrong choices of the total time. If this time is 0, the mistake is left out.
     """
     spans, busy = [span for own in timelines for span in own], [own for own in timelines if own]
     first, last = min(start for _, _, start, _ in spans), max(end for *_, end in spans)
     windows = {
+        OF_ONE_STAGE: last - first,
         ONLY_BUSY: (last - first) * len(busy),
         FROM_ZERO.format(first): last * len(timelines),
         IN_ORDER: (spans[-1][3] - spans[0][2]) * len(timelines),
@@ -78,9 +79,10 @@ def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
             max(end for *_, end in own) - min(start for _, _, start, _ in own) for own in busy
         ),
     }
-    return {
+    known = {
         name: np.array(1 - _work(timelines) / window) for name, window in windows.items() if window
     }
+    return known | {WORK: np.array(1 - bubble(timelines))}
 
 
 def _work(timelines: Timelines) -> float:

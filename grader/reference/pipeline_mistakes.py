@@ -55,6 +55,19 @@ REVERSED_LAYERS = (
     "these are the right gradients in reverse order."
     " The list must begin with the stage's first layer"
 )
+UNCHAINED = (
+    "every layer of a stage got the gradient of the stage's output. Give each layer the grad_x of"
+    " the layer after it"
+)
+SAME_TENSOR = (
+    "every layer has the sum of the gradients of all layers of the stage. [tensor] * k is a list of"
+    " k times the same tensor"
+)
+OF_ONE_OUTPUT = (
+    "every micro-batch began its backward pass with the gradient of the {} micro-batch's output"
+)
+ONLY_LAST = "this is only the output of the last micro-batch. Join the outputs of all of them"
+NEXT_ROWS = "micro-batch i begins at row i. It must begin at row i·B/m"
 UNTRANSPOSED = "a gradient was multiplied by W. Multiply it by the transpose of W"
 X_FOR_Z = "x and z are swapped"
 BEGUN = (
@@ -81,9 +94,13 @@ def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
 
 
 def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
-    """Return a dict from each mistake's sentence to an output with the rows in a wrong order."""
-    known = {REVERSED: np.concatenate(np.split(y, m)[::-1])} if m > 1 else {}
-    return known | ({INTERLEAVED: _interleaved(y, m)} if 1 < m < len(y) else {})
+    """Return a dict from each mistake's sentence to an output with wrong rows."""
+    parts, rows = np.split(y, m), len(y) // m
+    known = {REVERSED: np.concatenate(parts[::-1]), ONLY_LAST: parts[-1]} if m > 1 else {}
+    if 1 < m < len(y):
+        known[INTERLEAVED] = _interleaved(y, m)
+        known[NEXT_ROWS] = np.concatenate([y[i : i + rows] for i in range(m)])
+    return known
 
 
 def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
@@ -132,7 +149,14 @@ def pipeline_mistakes(
         NO_DERIVATIVE: _mistaken(weights, saved, grad_y, cut, derivative=np.ones_like),
         X_FOR_Z: _mistaken(weights, [(z, x) for x, z in saved], grad_y, cut),
         FORWARD_ORDER: _mistaken(weights, saved, grad_y, cut, forward=True),
+        UNCHAINED: _mistaken(weights, saved, grad_y, cut, chained=False),
+        SAME_TENSOR: [sum(whole[k] for k in layers) for layers in cut for _ in layers],
     }
+    if m > 1:
+        for which, i in (("last", -1), ("first", 0)):
+            start = np.split(grad_y, m)[i]
+            of_parts = [backward(weights, part, start)[1] for part in parts]
+            known[OF_ONE_OUTPUT.format(which)] = [sum(own) for own in zip(*of_parts)]
     # The last stage begins with a wrong gradient: the right gradient 2y / (B·D) times the factor.
     starts = {
         "y": y.size / 2,
@@ -159,18 +183,21 @@ def _mistaken(
     derivative=gelu_derivative,
     untransposed=False,
     forward=False,
+    chained=True,
 ) -> list:
     """Return the gradients of all layers, after a backward pass with a mistake.
 
     ``derivative`` is used in place of gelu's derivative. If ``untransposed`` is True, W is used in
     place of the transpose of W. If ``forward`` is True, a stage's backward pass runs from the
-    stage's first layer to the stage's last layer.
+    stage's first layer to the stage's last layer. If ``chained`` is False, each layer of a stage
+    gets the gradient of the stage's output.
     """
     gradients: list = [None] * len(weights)
     for layers in reversed(cut):
+        of_stage = grad
         for l in layers if forward else reversed(layers):
             x, z = saved[l]
-            grad_z = grad * derivative(z)
+            grad_z = (grad if chained else of_stage) * derivative(z)
             gradients[l] = x.T @ grad_z
             grad = grad_z @ (weights[l] if untransposed else weights[l].T)
     return gradients

@@ -17,6 +17,11 @@ OWN_WINDOWS = (
     "each stage was measured over its own window. Use one window for all stages:"
     " from the earliest start to the latest end"
 )
+OF_ONE_STAGE = (
+    "the work of all stages was divided by the time of one stage. Multiply this time by the number"
+    " of stages"
+)
+WORK = "this is the fraction of time in which stages work. The bubble is the rest"
 
 
 def as_actions(value: Any) -> list[Action] | None:

@@ -373,7 +373,7 @@ def test_send_and_receive_that_disagree_about_the_size(submit):
     assert "enforce fail" not in message and "pair.cc" not in message and "0x" not in message
     assert "send of 4 × float32 to rank 1 at collectives.py:9" in message
     assert "receive of 2 × float32 from rank 0 at collectives.py:11" in message
-    assert "Likely: rank 1's tensor does not have the size of the message." in message
+    assert "Likely: the message and rank 1's tensor differ in size." in message
 
 
 def test_an_endless_loop_is_stopped_at_its_line(submit):
@@ -1196,7 +1196,7 @@ def test_a_block_that_does_not_fit_a_receive_without_src_is_named(submit):
     assert "The ranks disagree about what is sent:" in message
     assert "rank 3: send of 1 × float32 to rank 0 at collectives.py:11" in message
     assert "rank 0: receive of 2 × float32 from any rank at collectives.py:14" in message
-    assert "Likely: rank 0's tensor does not have the size of the message." in message
+    assert "Likely: the message and rank 0's tensor differ in size." in message
     assert "A receive without src takes the first message that arrives, from any rank." in message
 
 
@@ -1223,7 +1223,7 @@ def test_the_sender_of_the_wrong_size_is_named_and_not_the_one_that_waits_behind
     assert "nobody is there to receive" not in message
 
 
-ALL_SEND_FIRST = "Start the send with isend, receive, and then wait for the send."
+ALL_SEND_FIRST = "Start the send and the receive together, with one dist.batch_isend_irecv."
 TOO_MANY = "If all messages have already arrived, remove this send."
 
 

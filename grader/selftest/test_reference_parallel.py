@@ -370,11 +370,12 @@ def by_hand(
     grad, found = mlp.loss_backward(torch.tensor(model.y)), {}
     with torch.no_grad():
         for layers in reversed(cut):
+            of_stage = grad
             for l in layers if how.get("forward") else layers[::-1]:
                 x, z = (model.inputs[l], model.inputs[l] @ model.torch_weights[l])[
                     :: -1 if how.get("swapped") else 1
                 ]
-                grad_z = back(grad, z)
+                grad_z = back(of_stage if how.get("unchained") else grad, z)
                 found[l] = x.T @ grad_z
                 grad = grad_z @ (
                     model.torch_weights[l] if how.get("untransposed") else model.torch_weights[l].T
@@ -407,11 +408,18 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
         pipeline_mistakes.FIRST_ONLY: of(outputs[0].square().sum() / entries),
         pipeline_mistakes.CROSSED: on_stages(model, cut, m, backwards),
     }
+    for which, i in (("last", -1), ("first", 0)):
+        begin = 2 * outputs[i].detach() / entries
+        made[pipeline_mistakes.OF_ONE_OUTPUT.format(which)] = of(
+            (torch.cat(outputs) * begin.repeat(m, 1)).sum()
+        )
     of_layers = {
         pipeline_mistakes.UNTRANSPOSED: by_hand(model, cut, untransposed=True),
         parts.NO_DERIVATIVE: by_hand(model, cut, back=lambda grad, z: grad),
         pipeline_mistakes.X_FOR_Z: by_hand(model, cut, swapped=True),
         pipeline_mistakes.FORWARD_ORDER: by_hand(model, cut, forward=True),
+        pipeline_mistakes.UNCHAINED: by_hand(model, cut, unchained=True),
+        pipeline_mistakes.SAME_TENSOR: [[sum(own) for _ in own] for own in right],
         pipeline_mistakes.REVERSED_LAYERS: [own[::-1] for own in right],
         pipeline_mistakes.begun("y", cut): of(torch.cat(outputs).square().sum() / 2),
         pipeline_mistakes.begun("2y", cut): of(torch.cat(outputs).square().sum()),
@@ -443,6 +451,8 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
         if layers == count and name in (
             pipeline_mistakes.FORWARD_ORDER,
             pipeline_mistakes.REVERSED_LAYERS,
+            pipeline_mistakes.UNCHAINED,
+            pipeline_mistakes.SAME_TENSOR,
         ):
             continue
         assert any(
@@ -532,4 +542,6 @@ def test_mistaken_windows_of_a_bubble():
         pipeline.FROM_ZERO.format(5): round(1 - 4 / 24, 6),
         pipeline.IN_ORDER: round(1 - 4 / 3, 6),
         pipeline.OWN_WINDOWS: round(1 - 4 / 5, 6),
+        pipeline.OF_ONE_STAGE: round(1 - 4 / 3, 6),
+        pipeline.WORK: round(4 / 9, 6),
     }

@@ -69,7 +69,7 @@ MUTANTS = [
         "        barrier()\n",
         "",
         {"public stopwatch", "hidden barrier"},
-        "no barrier before the call. So the operation waits for a rank that comes late",
+        "So the operation waits for a rank that comes late",
     ),
     Mutant(
         "one barrier for all iterations",

@@ -1187,7 +1187,7 @@ def all_gather""",
         chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])
     return torch.cat(chunks).reshape(tensor.shape)""",
         {"hidden ring_values", "hidden ring_traffic"},
-        "tensor does not have the size of the message",
+        "tensor differ in size. Which of the two numbers",
     ),
     Mutant(
         "the other ranks gather nothing, but not None",
