@@ -20,13 +20,13 @@ def deal_stages(rng):
     return [4, *rng.permutation([2, 3]).tolist()]
 
 
-def memory(world, rng, n, *makers, many=MANY, depth=5):
+def memory(world, rng, n, *makers, many=MANY):
     """Run the schedules of each maker on n stages, with FEW and with ``many`` micro-batches.
 
     Return two pairs (run, problem) for each maker. Fail if a gradient is wrong.
     """
     made = [
-        (PipelineProblem(rng, n, m, rows=32, width=8, layers=depth * n), maker)
+        (PipelineProblem(rng, n, m, rows=32, width=8, layers=5 * n), maker)
         for maker in makers
         for m in (FEW, many)
     ]
@@ -210,7 +210,7 @@ def growth_of_tensors(world, rng, n):
     """
     # GPipe is left out: a stage may be far ahead of the stage that receives its gradients, and a
     # message that is under way cannot be freed.
-    (((few, _), (run, p)),) = memory(world, rng, n, one_forward_one_backward, many=MOST, depth=1)
+    (((few, _), (run, p)),) = memory(world, rng, n, one_forward_one_backward, many=MOST)
     for rank in range(p.n):
         of_few, alive = ([e.alive for e in r.ledger(rank) if e.kind == PRODUCT] for r in (few, run))
         early, late = (

@@ -265,6 +265,20 @@ MUTANTS = [
         "Build the ring from sends and receives only.",
     ),
     Mutant(
+        "the second phase of the ring adds, too",
+        "collectives",
+        "chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])",
+        "chunks[(rank - step) % n] += shift_right(chunks[(rank - step + 1) % n])",
+        {
+            "public ring_all_reduce[2]",
+            "public ring_all_reduce[4]",
+            "hidden ring_values",
+            "hidden ring_traffic",
+            "hidden ring_steps",
+        },
+        "in the second phase, received chunks were added",
+    ),
+    Mutant(
         "the ring is right for two ranks only",
         "collectives",
         "chunks[(rank - step) % n] = shift_right(chunks[(rank - step + 1) % n])",

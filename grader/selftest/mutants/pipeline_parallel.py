@@ -1728,6 +1728,14 @@ MUTANTS = [
         "It must begin with the last",
     ),
     Mutant(
+        "every layer gets the gradient of the stage's output",
+        "pipeline_parallel",
+        "        grad_y = grad_z @ weight.T\n    return grad_y\n",
+        "        grad_x = grad_z @ weight.T\n    return grad_x\n",
+        BACKWARD | RUN,
+        "every layer of a stage got the gradient of the stage's output",
+    ),
+    Mutant(
         "back through a layer by W, not by its transpose",
         "pipeline_parallel",
         "        grad_y = grad_z @ weight.T",
