@@ -263,6 +263,12 @@ def test_prefetched_step(world):
         # In the backward pass, layer 2 may be gathered again or not. Layers 1 and 0 must be
         # gathered again.
         text = f"rank {rank} started {len(gathers)} all-gathers for 3 layers; 5 or 6 are needed."
+        if len(gathers) < 5:
+            text += (
+                " Does the rank keep layers? Gather all but the last again in the backward pass."
+            )
+        if len(gathers) > 6:
+            text += " Is an index wrong at the end of a pass? shards[-1] is the last layer."
         run.require(len(gathers) in (5, 6), text)
         for way, layer, due, next_layer in (
             *((names[0], 0, 2, 1), (names[0], 1, 3, 2)),
@@ -275,7 +281,9 @@ def test_prefetched_step(world):
                 f" started {started} all-gathers; {due} were expected. "
             )
             text += (
-                f"Start the gather of layer {next_layer} before you compute layer {layer}."
+                f"Start the gather of layer {next_layer} before you compute layer {layer}. (If your"
+                " code does this: does it also gather shards[l − 1] for l = 0? That is the last"
+                " layer.)"
                 if started < due
                 else "Gather one layer ahead, not more."
             )

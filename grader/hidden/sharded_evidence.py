@@ -433,7 +433,8 @@ def require_order(run, rank, layers, shard_bytes):
         when = f"When the {name.format(l)} began (layers are counted from 0), rank {rank} had"
         text = f"{when} started {started} all-gathers; {due} were expected."
         following = f"layer {l - 1 if name == BACKWARD else l + 1}"
-        likely = f"Start the gather of {following} before you compute layer {l}."
+        likely = f"Start the gather of {following} before you compute layer {l}. (If your code does"
+        likely += " this: does it also gather shards[l − 1] for l = 0? That is the last layer.)"
         run.require(started >= due, f"{text} {likely}")
         likely = (
             "Each layer that waits for its turn takes memory: gather one layer ahead, not more."

@@ -234,6 +234,8 @@ def why_interleaved_is_late(stages: Stages) -> str:
 
 def why_interleaved_holds_much(actions: list[Action], n: int) -> str:
     order = [(chunk, i) for kind, chunk, i in actions if kind == "F"]
+    if all(chunk == 0 for chunk, _ in order):
+        return " With one chunk this is 1F1B: on stage s of n, the warm-up has n − s − 1 forward passes."
     early = order[: sum(chunk == 0 for chunk, _ in order)]
     if n < len(early) < len(order) and all(chunk == 0 for chunk, _ in early):
         return (
@@ -299,6 +301,10 @@ def chunk_backward(
 UNTRANSPOSED = "grad_z was multiplied by W. Multiply it by the transpose of W"
 NO_GELU = "the derivative of gelu is missing: grad_z = grad_y ⊙ gelu′(z)"
 ON_X = "gelu′ was computed from x. Compute it from z"
+NOT_PASSED_ON = (
+    "every layer got the gradient of the chunk's output. The grad_x of a layer is the grad_y of the"
+    " layer before it"
+)
 OTHER_WAY = (
     "the backward pass went from the first layer to the last. It must begin with the last layer"
 )
@@ -325,6 +331,10 @@ def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, 
         ON_X: gradient(back, own, at=0),
     }
     if len(weights) > 1:
+        first, z = np.asarray(weights[0], np.float64), np.asarray(saved[0][1], np.float64)
+        found[NOT_PASSED_ON] = (
+            np.asarray(grad_y, np.float64) * single_device.gelu_derivative(z)
+        ) @ first.T
         found[OTHER_WAY] = gradient([weight.T for weight in weights], list(saved))
     return found
 
@@ -343,6 +353,9 @@ def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) ->
             (x, grad) for (x, _), grad in zip(kept, after)
         ],
         "this is z from saved. Return its gradient, grad_z, instead": list(saved),
+        "this is z. The pair is (x, grad_z)": [
+            (z, grad_z) for (_, z), (_, grad_z) in zip(saved, kept)
+        ],
         "x and grad_z are swapped": [(grad_z, x) for x, grad_z in kept],
     }
     if len(kept) > 1:

@@ -62,6 +62,10 @@ NO_GROUP = (
     " object on every rank, also on ranks outside the group. Return the groups that this rank is in"
 )
 FORWARD_MEAN = "the products with B were averaged over the row. Add them up without dividing"
+BACKWARD_MEAN = (
+    "between two pairs, the partial gradients were averaged over the row. Add them up without"
+    " dividing"
+)
 OVER_ROW = (
     "the gradients were averaged over the row. The ranks of a row have different shards: average"
     " over the column"
@@ -228,6 +232,7 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
         FORWARD_IN_WORLD: {"forward_sum": mesh.world_sums},
         SUMMED_OVER_WORLD: {"average": lambda own: [g / rows for g in mesh.world_sums(own)]},
         FORWARD_MEAN: {"forward_sum": mesh.row_means},
+        BACKWARD_MEAN: {"backward_sum": mesh.row_means},
         EARLY_GELU: {"gelu_first": True},
         ALL_SWAPPED: {
             "forward_sum": mesh.column_sums,

@@ -36,7 +36,17 @@ NOT_NORMALIZED_INPUT = (
     "the gradient of A was computed from x. Use normalize(x), which is the input of A"
 )
 
-OWN_BLOCK = "each query saw the keys of its own rank only. Pass keys and values around the ring"
+OWN_BLOCK = (
+    "each query saw the keys of its own rank only. Pass keys and values around the ring, and use"
+    " every block that arrives, also the last one"
+)
+OVERFLOWED = (
+    "exp(score) overflowed, and inf/inf is nan. Compute exp(score − M), with the largest score M"
+)
+NORMALIZED_ADDED = "the normalised rows were added. Add x itself"
+OF_NORMALIZED = "normalize_backward got normalised rows. Its first argument is x"
+BEFORE_NORM = "grad_y went through normalize_backward, too. Add grad_y after normalize_backward"
+OF_ALL_SHARDS = "the gradients of different shards were added up. They are complete: no all-reduce"
 UNSCALED = "the scores were not divided by √d"
 BY_D = "the scores were divided by d, not by √d"
 NOT_CAUSAL = (
@@ -131,6 +141,7 @@ def pair_mistakes(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[d
     made: dict[str, list] = {
         NO_RESIDUAL: split(right - x, n),
         UNNORMALIZED: split(x + gelu(x @ a) @ b, n),
+        NORMALIZED_ADDED: split(right - x + normalize(x), n),
     }
     if n > 1:
         partial = [gelu(normalize(x) @ own_a[r]) @ own_b[r] for r in range(n)]
@@ -166,11 +177,15 @@ def pair_backward_mistakes(
     of_x: dict[str, list] = {
         NO_DIRECT_WAY: split(normalize_backward(x, whole), n),
         NORM_SKIPPED: split(grad_y + whole, n),
+        OF_NORMALIZED: split(grad_y + normalize_backward(rows, whole), n),
+        BEFORE_NORM: split(normalize_backward(x, whole + grad_y), n),
     }
     of_pair: dict[str, list] = {
         NOT_NORMALIZED_INPUT: [(x.T @ grad_z[r], gelu(z[r]).T @ grad_y) for r in range(n)],
     }
     if n > 1:
+        total = sum(rows.T @ own for own in grad_z), sum(gelu(own).T @ grad_y for own in z)
+        of_pair[OF_ALL_SHARDS] = [total] * n
         partial = [split(grad_z[r] @ own_a[r].T, n)[r] for r in range(n)]
         of_x[PARTIAL_ROWS] = [
             own_grad[r] + normalize_backward(own_x[r], partial[r]) for r in range(n)

@@ -28,6 +28,13 @@ NEW_TENSORS = (
     "the caller's tensors kept their values. Write the new values into them, for example by copy_"
 )
 OWN_ONLY = "only this rank's shard was updated. All-gather the shards after the step"
+NEVER_WRITTEN = (
+    "the caller's tensors never change. Write the gathered weights into them, for example by copy_"
+)
+NO_STEP_MADE = (
+    "the optimizer has no state, so it made no step. Does step call self.optimizer.step(), and does"
+    " the optimizer's own tensor have a grad? nn.Parameter(shard) is another tensor than shard"
+)
 BEFORE_THE_STEP = (
     "these are the weights before the last step. Gather the shards after the update, and write them"
     " into the caller's tensors, for example by copy_"
@@ -115,6 +122,8 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
     made[SUMMED] = result([[n * g for g in step] for step in average])
     made[WEIGHTS_AVERAGED] = _with_averaged_weights(weights, gradients, rates)
     right = result(average)
+    if len(average) > 1:
+        made[NEVER_WRITTEN] = [[np.asarray(w, np.float64) for w in weights]] * len(average)
     made[BEFORE_THE_STEP] = [[np.asarray(w, np.float64) for w in weights], *right[:-1]]
     made[NOT_SCATTERED] = _gathered([result(own) for own in gradients], n)
     found = []
@@ -131,14 +140,17 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
 
 
 def whole_state_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> dict[str, Any]:
-    """Return a dict with the mistake ``ALL_UPDATED`` if a rank's optimizer updates all weights.
+    """Return a dict with a mistake if a rank's optimizer updates all weights, or none.
 
     ``optimizer`` describes the rank's optimizer, and ``after`` are the weights that the rank has.
-    The dict is empty if the optimizer has a state for fewer entries than all weights have. It is
-    also empty if the state has no more entries than a shard.
+    The mistake is ``NO_STEP_MADE`` if the optimizer has parameters, but no state. It is
+    ``ALL_UPDATED`` if the state has as many entries as all weights, and more than a shard.
+    Otherwise the dict is empty.
     """
     states = optimizer.get("state") if isinstance(optimizer, dict) else None
     kept = list(states.values()) if isinstance(states, dict) else []
+    if kept and all(state == {} for state in kept):
+        return {NO_STEP_MADE: after}
     moments = [state.get("exp_avg") for state in kept if isinstance(state, dict)]
     entries = sum(moment.size for moment in moments if isinstance(moment, np.ndarray))
     whole = sum(np.size(weight) for weight in weights)
