@@ -235,7 +235,10 @@ def why_interleaved_is_late(stages: Stages) -> str:
 def why_interleaved_holds_much(actions: list[Action], n: int) -> str:
     order = [(chunk, i) for kind, chunk, i in actions if kind == "F"]
     if all(chunk == 0 for chunk, _ in order):
-        return " With one chunk this is 1F1B: on stage s of n, the warm-up has n − s − 1 forward passes."
+        return (
+            " With one chunk this is 1F1B: on stage s of n, the warm-up has n − s − 1 forward"
+            " passes."
+        )
     early = order[: sum(chunk == 0 for chunk, _ in order)]
     if n < len(early) < len(order) and all(chunk == 0 for chunk, _ in early):
         return (
