@@ -103,10 +103,10 @@ def ring_mistakes(tensors: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
         ]
     )
     added = after_first.copy()
-    for step in range(n - 1):
-        sent = [added[rank, (rank + 1 - step) % n].copy() for rank in range(n)]
+    for done in range(n - 1):
+        sent = [added[rank, (rank + 1 - done) % n].copy() for rank in range(n)]
         for rank in range(n):
-            added[rank, (rank - step) % n] += sent[rank - 1]
+            added[rank, (rank - done) % n] += sent[rank - 1]
     for rank, known in enumerate(found if n > 1 else ()):
         known[NO_SECOND_PHASE] = after_first[rank].ravel()
         known[SECOND_ADDED] = added[rank].ravel()
