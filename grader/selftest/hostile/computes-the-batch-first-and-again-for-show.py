@@ -5,7 +5,7 @@ part: pipeline_parallel
 extends: solutions
 control: 5.1
 some: 5.2, 5.3
-says: Compute one micro-batch before each send
+says: Send each result as soon as it is computed
 seconds: 90
 """
 

@@ -5,7 +5,7 @@ threat: 24
 part: schedules
 extends: solutions
 some: 8.2
-says: Does your function multiply in another thread
+says: Does your function multiply in another way
 """
 
 import threading

@@ -1439,6 +1439,6 @@ class GradientBuckets(GradientBuckets):
         grad = torch.from_numpy(grad_z.numpy() @ weight.detach().numpy().T)
 """,
         {"hidden step_traffic"},
-        "Multiply with torch (@, mm, bmm, …), in the thread that called your function",
+        "The grader sees only torch's products (@, mm, bmm, …) in the thread",
     ),
 ]

@@ -305,7 +305,7 @@ _MADE: list = []
         "    return row_groups[data], column_groups[tensor]\n",
         "    return row_groups[0], column_groups[0]\n",
         GROUPS,
-        "this rank returned a group that it is not in",
+        "a group that it is not in",
     ),
     mutant(
         "a group of one rank is not made",

@@ -235,7 +235,7 @@ MUTANTS = [
                 y_i, alive[i] = ahead[i] if stage == 0 else _stage_forward(weights, x_i)
 """,
         {"hidden run_schedule"},
-        "Compute one micro-batch before each send",
+        "Send each result as soon as it is computed",
     ),
     Mutant(
         "the first stage computes all micro-batches before it sends one, then wastes work",
