@@ -333,7 +333,7 @@ _MADE: list = []
         SIZE,
         "    if num_rows * num_columns != n:\n",
         {"hidden groups_misuse"},
-        "A side of a mesh cannot be negative",
+        "A side of a mesh is at least 1",
     ),
     # ——— 7.2
     mutant(
@@ -666,7 +666,7 @@ _MADE: list = []
         SIZE,
         "    if n > 1 and min(shape) < 1 or num_rows * num_columns != n:\n",
         {"hidden groups_misuse"},
-        "A side of a mesh cannot be negative",
+        "A side of a mesh is at least 1",
     ),
     mutant(
         "one rank checks no weights",
