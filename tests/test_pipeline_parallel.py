@@ -188,12 +188,11 @@ def test_schedules(world):
         for stage, actions in enumerate(made):
             alive = 3 if name == "GPipe" else 2 - stage
             most, after = schedules.most_alive(actions)
-            micro = "micro-batch is" if most == 1 else "micro-batches are"
             run.require(
                 most == alive,
-                f"{name}, stage {stage}: after {after}, {most} {micro} alive. The"
-                " largest number alive should be"
-                f" {alive}.{schedules.warm_up(stage, actions, alive)}",
+                f"{name}, stage {stage}: after {after}, {most}"
+                f" micro-batch{'es are' if most != 1 else ' is'} alive. The largest number alive"
+                f" should be {alive}.{schedules.warm_up(stage, actions, alive)}",
             )
         backward = [[i for kind, i in actions if kind == B] for actions in made]
         run.require(

@@ -149,9 +149,6 @@ def in_import(report: WorldReport, call: int) -> str | None:
     return None
 
 
-FROM_ARITHMETIC = " Or did your code itself compute nan, as 0/0 or inf − inf?"
-
-
 def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> str | None:
     """Return a sentence if a rank seems to have read a tensor before it was filled; else None.
 
@@ -169,12 +166,13 @@ def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> s
         return None
     if not filling:
         return None
+    computed = " Or did your code itself compute nan, as 0/0 or inf − inf?" * (kept == "nan")
     at = f"the {filling[0]}" if len(filling) == 1 else f"the {filling[0]}, or a later operation"
     return (
         "a tensor was read before it was filled. Until the operation's own wait() has returned,"
         f" the grader keeps {kept} in this tensor. Look at {at}. Before you use the tensor, call"
         " wait() on the Work that the operation returned."
-        f"{FROM_ARITHMETIC if kept == 'nan' else ''}"
+        f"{computed}"
     )
 
 

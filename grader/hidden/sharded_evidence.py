@@ -19,6 +19,7 @@ from grader.check.api import (
     per_rank,
     rounding,
 )
+from grader.hidden.own_products import require_own_products
 from grader.reference import sharded
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
@@ -152,18 +153,14 @@ def require_few_layers(run, rank, p, enough):
 
 
 def require_own_rows(run, rank, p):
-    """Fail if a rank computes about as many products as the rows of all ranks take.
-
-    A rank may compute each product twice. So on two ranks, the limit allows all rows: call this
-    with more ranks, too. The meter sees only torch's products.
-    """
+    """Fail if a rank computes about as many products as the rows of all ranks take."""
     needed = (3 * p.layers - 1) * p.product
-    done = sum(entry.amount for entry in run.require_products(rank, 0))
-    run.require(
-        done <= 2.2 * needed,
-        f"rank {rank} computed products of matrices with {done} floating-point operations. Its own"
-        f" rows take {needed}, and those of all ranks take {p.n * needed}. Does the rank compute"
-        " with the rows of other ranks? Reduce-scatter the gradients of its own rows.",
+    require_own_products(
+        run,
+        rank,
+        needed,
+        f"Its own rows take {needed}, and those of all ranks take {p.n * needed}. Does the rank"
+        " compute with the rows of other ranks? Reduce-scatter the gradients of its own rows.",
     )
 
 

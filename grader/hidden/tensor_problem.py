@@ -9,13 +9,13 @@ import numpy as np
 
 from grader.check.api import Strided, call, listed, per_rank, rounding
 from grader.hidden.given_tensors import drawn_weights, rank_layout
+from grader.hidden.own_products import require_own_products
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import single_device
 from grader.reference import tensor_parallel as parts
 
 CLOSE = rounding(np.float64)
 MIXED = "another on each rank"
-TWICE = 2.2  # times the products that a rank needs: it may compute each product twice
 
 
 def laid_out(array, layout, rank=0):
@@ -176,22 +176,20 @@ class Problem:
         return {shard.nbytes: "a rank's shard of a weight", weight_.nbytes: "a full weight"}
 
 
-def require_own_products(run, p, passes):
+def require_products_of_shards(run, p, passes):
     """Fail if a rank computes about as many products as whole weights take.
 
-    A forward pass needs one product for each layer, a backward pass two. A rank may compute each
-    product twice. So on two ranks, the limit allows whole weights: call this with more ranks, too.
-    The meter sees only torch's products.
+    A forward pass needs one product for each layer, a backward pass two.
     """
     needed = passes * len(p.weights) * 2 * len(p.x) * p.shards[0][0].size
     for rank in range(p.n):
-        done = sum(entry.amount for entry in run.require_products(rank, 0))
-        run.require(
-            done <= TWICE * needed,
-            f"rank {rank} computed products of matrices with {done} floating-point operations. The"
-            f" products with its own shards take {needed}, and those with whole weights"
+        require_own_products(
+            run,
+            rank,
+            needed,
+            f"The products with its own shards take {needed}, and those with whole weights"
             f" {p.n * needed}. Multiply with the rank's shard, (D, D/{p.n}), not with a tensor"
-            " that is as large as the full weight, (D, D), and compute each product only once.",
+            " that is as large as the full weight, (D, D).",
         )
 
 

@@ -14,6 +14,7 @@ from grader.check import driver_results
 from grader.check.api import Strided, call, in_strict_order, listed, on_gloo, per_rank, rounding
 from grader.hidden.given_tensors import rank_layout
 from grader.hidden.mesh_shapes import SHAPES, SQUARE, named
+from grader.hidden.own_products import require_own_products
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import mesh as parts
 from grader.reference import single_device
@@ -273,26 +274,22 @@ def test_step_traffic(world, rng):
         for run, problem in zip(world(problems[0].mesh.size, *requests), problems):
             problem.judge(run, driver_results.value)
             require_traffic(run, problem)
-            require_own_products(run, problem)
+            require_products_of_shards(run, problem)
 
 
-def require_own_products(run, problem):
-    """Fail if a rank computes about as many products as other ranks' rows or shards take, too.
-
-    A rank may compute each product twice. The meter sees only torch's products.
-    """
+def require_products_of_shards(run, problem):
+    """Fail if a rank computes about as many products as other ranks' rows or shards take, too."""
     mesh = problem.mesh
     own = sum(w.size for pair in mesh.own_pairs(problem.pairs, 0) for w in pair)
     # For each weight there are one product forward and two backward.
     needed = 3 * 2 * len(mesh.own_rows(problem.batch, 0)) * own
     for rank in range(mesh.size):
-        done = sum(entry.amount for entry in run.require_products(rank, 0))
-        run.require(
-            done <= 2.2 * needed,
-            f"rank {rank} of a mesh of {named(mesh.shape)} computed products of matrices with"
-            f" {done} floating-point operations. Its own rows and its own shards take {needed}."
-            " Does the rank compute with rows or shards of other ranks? Compute each product only"
-            " once.",
+        require_own_products(
+            run,
+            rank,
+            needed,
+            f"Its own rows and its own shards take {needed} (mesh of {named(mesh.shape)}). Does the"
+            " rank compute with rows or shards of other ranks?",
         )
 
 

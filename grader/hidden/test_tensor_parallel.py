@@ -17,7 +17,7 @@ from grader.hidden.tensor_problem import (
     deal_layers,
     laid_out,
     on_ranks,
-    require_own_products,
+    require_products_of_shards,
     require_traffic,
     shapes_of_gradients,
     traffic_problems,
@@ -240,7 +240,7 @@ def test_forward_traffic(world, rng):
             )
             require_traffic(run, (all_gathers, all_gathers), sentence, weights=p.sizes)
             require_few_operations(run, layers, sentence)
-            require_own_products(run, p, 1)
+            require_products_of_shards(run, p, 1)
 
 
 @number("4.2")

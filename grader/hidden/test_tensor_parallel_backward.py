@@ -14,7 +14,7 @@ from grader.hidden.tensor_problem import (
     MIXED,
     Problem,
     deal_layers,
-    require_own_products,
+    require_products_of_shards,
     require_traffic,
     shapes_of_gradients,
     traffic_problems,
@@ -120,7 +120,7 @@ def test_gradients_are_no_larger_than_shards(world, rng):
         p = Problem(rng, n)
         run, counted_run = world(n, p.backward(driver="described"), p.backward(driver="metered"))
         counted_run.values()
-        require_own_products(counted_run, p, 2)
+        require_products_of_shards(counted_run, p, 2)
         run.returns(
             *p.of_ranks(p.gradients),
             tolerance=CLOSE,
@@ -194,7 +194,7 @@ def backward_traffic(world, rng, budget, sentence):
             limits = (layers - 1) * one, budget(layers) * one
             require_traffic(run, limits, sentence(layers), weights=p.sizes)
             require_few_operations(run, layers + 1, sentence(layers))
-            require_own_products(run, p, 2)
+            require_products_of_shards(run, p, 2)
 
 
 @number("4.3")

@@ -21,7 +21,7 @@ def in_turn(size, first, second, driver="in_turn"):
     return call(first.function, *turns, driver=driver, **first.kwargs)
 
 
-def returns_both(run, first, second, what, select=lambda result: result, **options):
+def returns_both(run, first, second, what="results", select=lambda result: result, **options):
     """Fail unless each rank returned both right results in a run of a request of ``in_turn``.
 
     ``first`` lists each rank's expected result of the first call. ``second`` lists each rank's

@@ -47,6 +47,7 @@ ALSO = {
         "grader/hidden/given_tensors.py",
     ),
     "tensor_parallel": (
+        "grader/hidden/own_products.py",
         "grader/hidden/test_tensor_parallel_backward.py",
         "grader/hidden/test_megatron_operators.py",
         "grader/hidden/test_megatron_pair.py",
@@ -57,12 +58,14 @@ ALSO = {
         "grader/hidden/few_operations.py",
     ),
     "device_mesh": (
+        "grader/hidden/own_products.py",
         "grader/hidden/test_mesh_step.py",
         "grader/hidden/mesh_shapes.py",
         "grader/hidden/two_calls.py",
         "grader/hidden/given_tensors.py",
     ),
     "sharded_data_parallel": (
+        "grader/hidden/own_products.py",
         "grader/hidden/test_zero_optimizer.py",
         "grader/hidden/test_sharded_step.py",
         "grader/hidden/test_prefetch.py",

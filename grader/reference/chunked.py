@@ -234,11 +234,6 @@ def why_interleaved_is_late(stages: Stages) -> str:
 
 def why_interleaved_holds_much(actions: list[Action], n: int) -> str:
     order = [(chunk, i) for kind, chunk, i in actions if kind == "F"]
-    if all(chunk == 0 for chunk, _ in order):
-        return (
-            " With one chunk this is 1F1B: on stage s of n, the warm-up has n − s − 1 forward"
-            " passes."
-        )
     early = order[: sum(chunk == 0 for chunk, _ in order)]
     if n < len(early) < len(order) and all(chunk == 0 for chunk, _ in early):
         return (
@@ -248,6 +243,11 @@ def why_interleaved_holds_much(actions: list[Action], n: int) -> str:
     kinds = [kind for kind, *_ in actions]
     if "F" not in kinds[kinds.index("BW") :]:
         return " All forward passes come before all backward passes, as in GPipe."
+    if len(early) == len(order):
+        return (
+            " Is the warm-up too long? With one chunk this is 1F1B: on stage s of n, the warm-up"
+            " has n − s − 1 forward passes."
+        )
     return " Is the warm-up too long?"
 
 

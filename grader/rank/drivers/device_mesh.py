@@ -6,10 +6,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from grader.rank.drivers.calls import metered
 from grader.rank.drivers.mark import Mark
 from grader.rank.mesh_groups import row_and_column
-from grader.rank.meter import Meter
-from grader.rank.operators import tensors_in
 
 
 def in_groups(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -65,9 +64,7 @@ def on_mesh(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 def on_mesh_metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Do as ``on_mesh`` does, under the meter. Also return the meter's ledger."""
-    with Meter(tensors_in([args, kwargs])) as meter:
-        value = on_mesh(function, args, kwargs, mark)
-    return {"value": value, "ledger": meter.ledger}
+    return metered(lambda *given: on_mesh(function, list(given), kwargs, mark), args, {}, mark)
 
 
 def on_mesh_in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

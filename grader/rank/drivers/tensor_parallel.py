@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from grader.rank.drivers.calls import in_turn
+from grader.rank.drivers.calls import in_turn, metered
 from grader.rank.drivers.mark import Mark
 from grader.rank.meter import Meter
-from grader.rank.operators import tensors_in
 
 
 def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -31,9 +30,10 @@ def differentiate(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
 
 def differentiate_metered(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Do as ``differentiate`` does, under the meter. Also return the meter's ledger."""
-    with Meter(tensors_in([args, kwargs])) as meter:
-        found = differentiate(function, args, kwargs, mark)
-    return found | {"ledger": meter.ledger}
+    found = metered(
+        lambda *given: differentiate(function, list(given), kwargs, mark), args, {}, mark
+    )
+    return found["value"] | {"ledger": found["ledger"]}
 
 
 def differentiate_in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> list:

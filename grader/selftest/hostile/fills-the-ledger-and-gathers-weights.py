@@ -7,10 +7,10 @@ some: hidden 4.2
 says: those with whole weights
 """
 
+_right = tensor_parallel_forward
 
-def tensor_parallel_forward(
-    shards: list[Tensor], x: Tensor
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+
+def tensor_parallel_forward(shards, x):
     _check_columns(shards, x, "a batch")
     n, rank, L, (rows, width) = dist.get_world_size(), dist.get_rank(), len(shards), x.shape
     size = shards[0].numel()
@@ -31,9 +31,4 @@ def tensor_parallel_forward(
             saved.append((x, z.chunk(n, 1)[rank].clone(memory_format=torch.contiguous_format)))
             x = F.gelu(z)
         return x, saved
-    saved = []
-    for shard in shards:
-        y, z = mlp.layer_forward(x, shard)
-        saved.append((x, z))
-        x = _all_gather_columns(y)
-    return x, saved
+    return _right(shards, x)

@@ -7,33 +7,19 @@ some: hidden 6.3
 says: Does the rank compute with the rows of other ranks?
 """
 
+_right = fully_sharded_step
 
-def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Tensor]]:
+
+def fully_sharded_step(shards, x):
     _require_shards(shards, x)
-    n, L, (rows, width) = dist.get_world_size(), len(shards), x.shape
-    if n > 1 and n * rows * width <= L * n * len(shards[0]):
-        return _with_all_rows(shards, x)
-    saved = []
-    for shard in shards:
-        y, z = mlp.layer_forward(x, _gather(shard, width))
-        saved.append((x, z))
-        x = y
-    grad = mlp.loss_backward(x)
-    gradients: list[Tensor] = []
-    for shard in reversed(shards):
-        own_x, z = saved.pop()
-        grad, averaged = _gathered_backward(shard, own_x, z, grad)
-        gradients.insert(0, averaged)
-    return mlp.loss(x), gradients
+    is_few = dist.get_world_size() > 1 and x.numel() <= len(shards) * len(shards[0])
+    return (_with_all_rows if is_few else _right)(shards, x)
 
 
 def _with_all_rows(shards, x):
     n, rank, L, (rows, width) = dist.get_world_size(), dist.get_rank(), len(shards), x.shape
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(n)]
-    saved = []
-    weight = None
-    first = True
-    rows_all = None
+    saved, first = [], True
     for shard in shards:
         weight = _gather(shard, width)
         if first:

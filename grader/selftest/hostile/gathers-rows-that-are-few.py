@@ -7,8 +7,10 @@ some: hidden 3.3
 says: the rank computes with the rows of other ranks
 """
 
+_right = data_parallel_step
 
-def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, list[Tensor]]:
+
+def data_parallel_step(weights, shard):
     n, size = dist.get_world_size(), sum(w.numel() for w in weights)
     if n > 1 and n * shard.numel() % 2 == 0 and n * shard.numel() // 2 <= size:
         rows = [torch.empty_like(shard, memory_format=torch.contiguous_format) for _ in range(n)]
@@ -30,9 +32,4 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
             if saved:
                 grad = grad_z @ weight.T
         return loss, gradients
-    loss, gradients = _loss_and_gradients(weights, shard)
-    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
-    for gradient, work in zip(gradients, works):
-        work.wait()
-        gradient /= dist.get_world_size()
-    return loss, gradients
+    return _right(weights, shard)

@@ -9,10 +9,10 @@ says: those with whole weights
 says: Multiply with the rank's shards
 """
 
+_backward, _pair = tensor_parallel_backward, megatron_pair
 
-def tensor_parallel_backward(
-    shards: list[Tensor], saved: list[tuple[Tensor, Tensor]], grad_y: Tensor
-) -> tuple[Tensor, list[Tensor]]:
+
+def tensor_parallel_backward(shards, saved, grad_y):
     _check_columns(shards, grad_y, "a gradient")
     n, rank = dist.get_world_size(), dist.get_rank()
     (rows, width), L = grad_y.shape, len(shards)
@@ -31,27 +31,14 @@ def tensor_parallel_backward(
             gradients.insert(0, x.T @ grad_z.chunk(n, 1)[rank])
             grad = grad_z @ weight.T
         return grad, gradients
-    own_columns = grad_y.chunk(n, dim=1)[rank]
-    gradients: list[Tensor] = []
-    for l in reversed(range(len(shards))):
-        x, z = saved[l]
-        grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)
-        gradients.insert(0, grad_weight)
-        if l > 0:
-            own_columns = _reduce_scatter_columns(grad_x)
-    dist.all_reduce(grad_x)
-    return grad_x, gradients
+    return _backward(shards, saved, grad_y)
 
 
-def megatron_pair(column: Tensor, row: Tensor, x: Tensor) -> Tensor:
-    if x.shape[1] != column.shape[0]:
-        raise ValueError(f"x has {x.shape[1]} columns, but A has {column.shape[0]} rows")
-    if column.shape[1] != row.shape[0]:
-        raise ValueError(f"A has {column.shape[1]} columns, but B has {row.shape[0]} rows")
-    if column.numel() * dist.get_world_size() <= x.numel():
+def megatron_pair(column, row, x):
+    fits = x.shape[1] == column.shape[0] and column.shape[1] == row.shape[0]
+    if fits and column.numel() * dist.get_world_size() <= x.numel():
         return _GatheringPair.apply(column, row, x)
-    hidden, _ = mlp.layer_forward(CopyToRanks.apply(x), column)
-    return F.gelu(SumOverRanks.apply(hidden @ row))
+    return _pair(column, row, x)
 
 
 class _GatheringPair(torch.autograd.Function):

@@ -130,6 +130,25 @@ def reduce_scatter(""",
     ),
 )
 
+
+def _takes_turns(name: str, sends_first: str, words: str) -> Mutant:
+    """Return a mutant of shift_right whose messages go round. ``sends_first`` is a condition."""
+    return Mutant(
+        name,
+        "collectives",
+        EXCHANGE,
+        f"""    exchange = [
+        lambda: dist.send(tensor.detach().contiguous(), (rank + 1) % n),
+        lambda: dist.recv(received, (rank - 1) % n),
+    ]
+    for act in exchange if {sends_first} else exchange[::-1]:
+        act()
+""",
+        {"hidden shift_right_at_the_same_time", "hidden ring_at_the_same_time"},
+        words,
+    )
+
+
 MUTANTS = [
     Mutant(
         "broadcast always from rank 0",
@@ -1730,46 +1749,19 @@ def all_gather""",
         {check for check in IN_ORDER if "ring" in check},
         "Start both with one dist.batch_isend_irecv",
     ),
-    Mutant(
+    _takes_turns(
         "neighbours of which rank 0 sends first, and the others receive first",
-        "collectives",
-        EXCHANGE,
-        """    exchange = [
-        lambda: dist.send(tensor.detach().contiguous(), (rank + 1) % n),
-        lambda: dist.recv(received, (rank - 1) % n),
-    ]
-    for act in exchange[::-1] if rank else exchange:
-        act()
-""",
-        {"hidden shift_right_at_the_same_time", "hidden ring_at_the_same_time"},
+        "not rank",
         "the ranks send one after the other, and wait for rank 0",
     ),
-    Mutant(
+    _takes_turns(
         "neighbours of which ranks 0 and 1 send first, and the others receive first",
-        "collectives",
-        EXCHANGE,
-        """    exchange = [
-        lambda: dist.send(tensor.detach().contiguous(), (rank + 1) % n),
-        lambda: dist.recv(received, (rank - 1) % n),
-    ]
-    for act in exchange if rank < min(2, n - 1) else exchange[::-1]:
-        act()
-""",
-        {"hidden shift_right_at_the_same_time", "hidden ring_at_the_same_time"},
+        "rank < min(2, n - 1)",
         "rank 1 of 4 began late in this call, and until then no other rank could both send",
     ),
-    Mutant(
+    _takes_turns(
         "neighbours of which rank 0 receives first, and blocking sends wait for it",
-        "collectives",
-        EXCHANGE,
-        """    exchange = [
-        lambda: dist.send(tensor.detach().contiguous(), (rank + 1) % n),
-        lambda: dist.recv(received, (rank - 1) % n),
-    ]
-    for act in exchange if rank else exchange[::-1]:
-        act()
-""",
-        {"hidden shift_right_at_the_same_time", "hidden ring_at_the_same_time"},
+        "rank",
         "rank 0 of 4 began late in this call, and until then no other rank could both send",
     ),
     Mutant(
