@@ -29,7 +29,8 @@ NEW_TENSORS = (
 )
 OWN_ONLY = "only this rank's shard was updated. All-gather the shards after the step"
 NEVER_WRITTEN = (
-    "the caller's tensors never change. Write the gathered weights into them, for example by copy_"
+    "the caller's tensors never change. Does the optimizer make a step, and are the gathered"
+    " weights written into these tensors, for example by copy_?"
 )
 NO_STEP_MADE = (
     "the optimizer has no state, so it made no step. Does step call self.optimizer.step(), and does"
