@@ -71,8 +71,10 @@ def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
     spans, busy = [span for own in timelines for span in own], [own for own in timelines if own]
     first, last = min(start for _, _, start, _ in spans), max(end for *_, end in spans)
     windows = {
-        OF_ONE_STAGE: last - first,
+        # The first two are equal if only one stage is busy. Then ONLY_BUSY is the likely mistake:
+        # OF_ONE_STAGE is also wrong in the cases before, where all stages are busy.
         ONLY_BUSY: (last - first) * len(busy),
+        OF_ONE_STAGE: last - first,
         FROM_ZERO.format(first): last * len(timelines),
         IN_ORDER: (spans[-1][3] - spans[0][2]) * len(timelines),
         OWN_WINDOWS: sum(
