@@ -8,7 +8,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import Probe, call, per_rank, rounding
-from grader.reference import chunked, single_device
+from grader.reference import chunked, schedule_mistakes, single_device
 from grader.reference.chunked import SPLIT, WHOLE
 from grader.reference.returned_lists import as_lists
 
@@ -34,13 +34,13 @@ def judged(run, made, name, kinds, v, m):
     for stage, actions in enumerate(stages):
         form = f"{name}, stage {stage}: this is not a list of actions like ('F', 0, 0):"
         run.require(actions is not None, f"{form} {made[stage]!r:.300}")
-        wrong = chunked.complete(actions, kinds, v, m)
-        run.require(
-            wrong is None,
-            f"{name}, stage {stage}: {wrong}. The stage's actions: {str(actions)[:300]}",
-        )
+        if wrong := chunked.complete(actions, kinds, v, m):
+            wrong += f".{schedule_mistakes.why_too_early(stage, actions, len(stages))}"
+            text = f"{name}, stage {stage}: {wrong}"
+            run.require(False, f"{text} The stage's actions: {str(actions)[:300]}")
     end = chunked.makespan(stages, dict.fromkeys(kinds, 1.0))
-    run.require(not isinstance(end, str), f"{name}: {end}")
+    if isinstance(end, str):
+        run.require(False, f"{name}: {end}{schedule_mistakes.why_stuck(stages)}")
     return stages
 
 
@@ -68,7 +68,7 @@ def test_chunk_layers(world):
     for stage, found in enumerate(run.answers(2)):
         expected = chunked.layers_of_chunks(8, stage, 2, 2)
         text = f"chunk_layers(8, {stage}, 2, 2): expected {expected}, got {found!r:.200}."
-        text += chunked.why_other_layers(found, 8, stage, 2, 2)
+        text += schedule_mistakes.why_other_layers(found, 8, stage, 2, 2)
         run.require(as_lists(found) == expected, text)
     odd.raises_value_error("10", "4")
 
@@ -114,12 +114,13 @@ def judge_interleaved(run, n, v, m):
         f"{name}: if F takes 1 unit of time and BW takes 2, the schedules end at time {end:g}."
         f" They could end at {best}."
     )
-    run.require(end <= best, text + chunked.why_interleaved_is_late(stages))
+    run.require(end <= best, text + schedule_mistakes.why_interleaved_is_late(stages))
     for stage, actions in enumerate(stages):
         most, after = chunked.most_alive(actions)
         limit = chunked.interleaved_alive(stage, n, v)
         text = f"{name}, stage {stage}: after {after}, {most} activations are alive, but at most"
-        text += f" {limit} are allowed.{chunked.why_interleaved_holds_much(actions, n)}"
+        text += f" {limit} are allowed."
+        text += schedule_mistakes.why_interleaved_holds_much(stage, actions, n)
         run.require(most <= limit, f"{text} The schedule: {actions}")
     return stages
 
@@ -234,8 +235,7 @@ def judge_zero_bubble(run, n, m):
             most, after = chunked.most_alive(actions, ends)
             text = f"{name}, stage {stage}: after {after}, {most} micro-batches {what}, but at most"
             text += f" {limit} are allowed."
-            if ends == ("W",):
-                text += chunked.why_zero_bubble_holds_much(actions)
+            text += schedule_mistakes.why_zero_bubble_holds_much(stage, actions, n)
             run.require(most <= limit, f"{text} The schedule: {actions}")
     for f, b, w in ((1, 1, 1), (2, 3, 1)):
         end, best = (
@@ -246,7 +246,7 @@ def judge_zero_bubble(run, n, m):
             f"{name}: if F, B and W take {f}, {b} and {w}, the schedules end at {end:g}. ZB-H1 ends"
             f" at {best:g}, and 1F1B at {(m + n - 1) * (f + b + w)}."
         )
-        run.require(end <= best, text + chunked.why_zero_bubble_is_late(stages))
+        run.require(end <= best, text + schedule_mistakes.why_zero_bubble_is_late(stages))
     return stages
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from grader.check import driver_results
 from grader.check.api import Probe, call, per_rank, rounding
 from grader.hidden.given_tensors import drawn_weights, laid_out_in_turn
-from grader.reference import chunked, single_device
+from grader.reference import chunked, schedule_mistakes, single_device
 from grader.reference.counting import counted
 
 GRADIENTS = "the list of the chunks' gradients"
@@ -224,10 +224,12 @@ def right_schedules(run, name, returned, kinds, v, m):
         text = f"{name}, stage {stage}: "
         form = f"this is not a list of actions like ('F', 0, 0): {returned[stage]!r:.200}"
         run.require(actions is not None, text + form)
-        wrong = chunked.complete(actions, kinds, v, m)
-        run.require(wrong is None, f"{text}{wrong}. The stage's actions: {str(actions)[:300]}")
+        if wrong := chunked.complete(actions, kinds, v, m):
+            wrong += f".{schedule_mistakes.why_too_early(stage, actions, len(stages))}"
+            run.require(False, f"{text}{wrong} The stage's actions: {str(actions)[:300]}")
     end = chunked.makespan(stages, dict.fromkeys(kinds, 1.0))
-    run.require(not isinstance(end, str), f"{name}: {end}")
+    if isinstance(end, str):
+        run.require(False, f"{name}: {end}{schedule_mistakes.why_stuck(stages)}")
     return stages
 
 

@@ -15,7 +15,7 @@ from grader.hidden.chunked_problem import (
     require_new_list,
     require_same,
 )
-from grader.reference import better_schedules, chunked
+from grader.reference import better_schedules, chunked, schedule_mistakes
 from grader.reference.chunked import WHOLE
 from grader.reference.counting import counted
 from grader.reference.returned_lists import as_lists
@@ -75,7 +75,7 @@ def test_chunk_layers(world, rng):
         num_layers, stage, n, v = case
         expected = chunked.layers_of_chunks(num_layers, stage, n, v)
         text = f"chunk_layers{case} returned {found!r:.200}, expected {expected}."
-        text += chunked.why_other_layers(found, num_layers, stage, n, v)
+        text += schedule_mistakes.why_other_layers(found, num_layers, stage, n, v)
         run.require(as_lists(found) == expected, text)
     for case, (_, numbers) in zip(misused, bad):
         case.raises_value_error(*numbers)
@@ -117,7 +117,7 @@ def test_interleaved_bubble_of_the_schedule(world, rng):
                 f" {forward:g} and BW of length {backward:g}: the schedules end at {end:g}, and"
                 f" could end at {best:g}."
             )
-            text += chunked.why_interleaved_is_late(stages)
+            text += schedule_mistakes.why_interleaved_is_late(stages)
             run.require(end <= best * (1 + 1e-9), text)
 
 
@@ -136,7 +136,7 @@ def test_interleaved_alive(world, rng):
                 f"stage {stage} of {n}, {counted(v, 'chunk')}, {m} micro-batches: after {after},"
                 f" {most} activations are alive, but at most {limit} are allowed."
             )
-            text += chunked.why_interleaved_holds_much(actions, n)
+            text += schedule_mistakes.why_interleaved_holds_much(stage, actions, n)
             run.require(most <= limit, f"{text} The schedule: {str(actions)[:600]}")
 
 

@@ -15,7 +15,7 @@ from grader.hidden.chunked_problem import (
     require_new_list,
     require_same,
 )
-from grader.reference import chunked
+from grader.reference import chunked, schedule_mistakes
 from grader.reference.chunked import SPLIT
 
 # Each check also asks for shapes drawn at random: see ``zero_bubble``.
@@ -62,8 +62,7 @@ def test_zero_bubble_alive(world, rng):
                     f"stage {stage} of {n}, {m} micro-batches: after {after}, {most} {what}, but at"
                     f" most {limit} are allowed."
                 )
-                if ends == ("W",):
-                    text += chunked.why_zero_bubble_holds_much(actions)
+                text += schedule_mistakes.why_zero_bubble_holds_much(stage, actions, n)
                 run.require(most <= limit, f"{text} The schedule: {str(actions)[:600]}")
 
 
@@ -84,7 +83,7 @@ def test_zero_bubble_idle_time(world, rng):
                 f"{n} stages, {m} micro-batches, F, B and W of length {f:g}, {b:g} and {w:g}: the"
                 f" schedules end at {end:g}. ZB-H1 ends at {best:g}, and 1F1B at {whole:g}."
             )
-            text += chunked.why_zero_bubble_is_late(stages)
+            text += schedule_mistakes.why_zero_bubble_is_late(stages)
             run.require(end <= best * (1 + 1e-9), text)
 
 

@@ -73,44 +73,25 @@ def makespan(stages: Stages, times: dict[str, float]) -> float | str:
     stage and its inputs are ready. Messages take no time.
     """
     timed = spans(stages, times)
-    stuck = [s for s, own in enumerate(stages) if len(timed[s]) < len(own)]
-    if stuck:
-        waits = [f"stage {s} at {stages[s][len(timed[s])]}" for s in stuck]
-        return (
-            f"no stage can go on: {', '.join(waits)}. Each waits for an action that comes later on"
-            f" its own stage or on a neighbour.{_why_stuck(stages)}"
-        )
+    waits = [
+        _wait(stages, stage, len(ended))
+        for stage, (own, ended) in enumerate(zip(stages, timed))
+        if len(ended) < len(own)
+    ]
+    if waits:
+        return f"no stage can go on: {'; '.join(waits)}."
     return max(own[-1][2] for own in timed)
 
 
-def _why_stuck(stages: Stages) -> str:
-    """Return a sentence that says why stages wait for ever, or "" if no cause is found."""
-    for stage, own in enumerate(stages):
-        place = {action: number for number, action in enumerate(own)}
-        for (kind, chunk, i), number in place.items():
-            after = place.get((kind, chunk + 1, i))
-            if kind in ("B", "BW") and after is not None and number < after:
-                return (
-                    f" On stage {stage}, {(kind, chunk, i)} comes before {(kind, chunk + 1, i)}. A"
-                    " backward pass goes from the last chunk to the first."
-                )
-            if kind == "F" and after is not None and after < number:
-                return (
-                    f" On stage {stage}, {(kind, chunk + 1, i)} comes before {(kind, chunk, i)}. A"
-                    " forward pass goes from the first chunk to the last."
-                )
-    first = [[kind for kind, *_ in own].index("F") for own in stages]
-    warm_ups = [
-        next(k for k, (kind, *_) in enumerate(own[at:]) if kind != "F")
-        for own, at in zip(stages, first)
-    ]
-    if warm_ups != sorted(warm_ups, reverse=True):
-        return (
-            f" Before their first backward pass, the stages run {warm_ups} forward passes. Earlier"
-            " stages wait longer for a gradient. So a stage must run at least as many forward"
-            " passes as the next stage."
-        )
-    return ""
+def _wait(stages: Stages, stage: int, number: int) -> str:
+    """Return words for a stage's action that waits, and for the neighbour's action that it needs.
+
+    The neighbour has the part of the model before this one (for F) or after it.
+    """
+    kind, chunk, i = action = stages[stage][number]
+    part = chunk * len(stages) + stage + (-1 if kind == "F" else 1)
+    needed = (kind, part // len(stages), i)
+    return f"stage {stage} at {action}, which needs {needed} of stage {part % len(stages)}"
 
 
 def spans(stages: Stages, times: dict[str, float]) -> list[list[tuple[Action, float, float]]]:
@@ -159,25 +140,6 @@ def layers_of_chunks(num_layers: int, stage: int, n: int, v: int) -> list[list[i
     return [list(range(part * each, (part + 1) * each)) for part in range(stage, n * v, n)]
 
 
-def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) -> str:
-    """Return a sentence that says why a stage's layers are wrong, or "" if no cause is found.
-
-    ``found`` is the student's result: the layers of each chunk.
-    """
-    each, got = num_layers // (n * v), as_lists(found)
-    right = layers_of_chunks(num_layers, stage, n, v)
-    in_a_row = [
-        list(range(part * each, (part + 1) * each)) for part in range(stage * v, v + stage * v)
-    ]
-    if got == in_a_row:
-        return " These are consecutive parts of the model. Chunk c of stage s is part c·n + s."
-    if isinstance(found, (list, tuple)) and list(found) == [l for own in right for l in own]:
-        return " Return a list of ranges, one for each chunk."
-    if got == [list(range(part, part + 1)) for part in range(stage, n * v, n)]:
-        return " These ranges count parts, not layers. A part has L/(n·v) layers."
-    return ""
-
-
 def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndarray]]:
     """Return a dict from the sentence about each mistake to a list of bubbles.
 
@@ -213,78 +175,6 @@ def zero_bubble_end(n: int, m: int, f: float, b: float, w: float) -> float:
     idle for (n − 1)(f + b − w).
     """
     return m * (f + b + w) + (n - 1) * (f + b) - (min(n, m) - 1) * min(f, b, w)
-
-
-def why_interleaved_is_late(stages: Stages) -> str:
-    """Return a sentence that says why the schedules end late, or "" if no cause is found."""
-    n = len(stages)
-    v = 1 + max(chunk for own in stages for _, chunk, _ in own)
-    m = len(stages[0]) // (2 * v)
-    for stage, own in enumerate(stages):
-        first = next(number for number, (kind, *_) in enumerate(own) if kind == "BW")
-        due = min(v * m, v * n - stage)  # a longer warm-up is allowed, but not needed
-        if first < due:
-            return (
-                f" Stage {stage} runs only {first} forward pass{'es' * (first > 1)} before its"
-                f" first backward pass. It needs {due}, so that other stages do not wait. Is the"
-                " warm-up too short?"
-            )
-    return ""
-
-
-def why_interleaved_holds_much(actions: list[Action], n: int) -> str:
-    order = [(chunk, i) for kind, chunk, i in actions if kind == "F"]
-    early = order[: sum(chunk == 0 for chunk, _ in order)]
-    if n < len(early) < len(order) and all(chunk == 0 for chunk, _ in early):
-        return (
-            " All micro-batches go through chunk 0 before the first goes through chunk 1. Take the"
-            f" micro-batches in groups of {n}."
-        )
-    kinds = [kind for kind, *_ in actions]
-    if "F" not in kinds[kinds.index("BW") :]:
-        return " All forward passes come before all backward passes, as in GPipe."
-    if len(early) == len(order):
-        return (
-            " Is the warm-up too long? With one chunk this is 1F1B: on stage s of n, the warm-up"
-            " has n − s − 1 forward passes."
-        )
-    return " Is the warm-up too long?"
-
-
-def why_zero_bubble_is_late(stages: Stages) -> str:
-    """Return a sentence that says why the schedules end late, or "" if no cause is found."""
-    n = len(stages)
-    last = stages[-1]
-    at = {action: number for number, action in enumerate(last)}
-    direct = [a for a in last if a[0] == "W" and at[a] == at["B", a[1], a[2]] + 1]
-    if n > 1 and 3 * len(direct) == len(last) > 3:
-        return (
-            f" On stage {n - 1}, each W comes directly after its own B. This delays the next B, for"
-            " which all other stages wait. On stage s, run the W of micro-batch i after the"
-            " B of micro-batch i + s."
-        )
-    for stage, own in enumerate(stages):
-        first = [kind for kind, *_ in own].index("B")
-        due = min(n - stage, len(own) // 3)
-        if first < due:
-            return (
-                f" Before its first B, stage {stage} runs {first} forward"
-                f" pass{'es' * (first > 1)}, and 1F1B runs {due}. Is the warm-up too short?"
-            )
-    kinds = [kind for kind, *_ in stages[0]]
-    if n > 1 and "W" not in kinds[: len(kinds) - len(kinds) // 3]:
-        return " On stage 0 all W come at the end. Run W when the stage would otherwise wait."
-    return ""
-
-
-def why_zero_bubble_holds_much(actions: list[Action]) -> str:
-    kinds = [kind for kind, *_ in actions]
-    if kinds[-(len(kinds) // 3) :] == ["W"] * (len(kinds) // 3):
-        return (
-            " All W come at the end. A micro-batch keeps its activation until its W, so run W"
-            " earlier."
-        )
-    return ""
 
 
 # ——— values of Problem 8.2

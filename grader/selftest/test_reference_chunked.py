@@ -78,11 +78,10 @@ def test_stages_that_wait_for_each_other_are_named():
         [("F", 0, 0), ("F", 1, 0), ("BW", 1, 0), ("BW", 0, 0)],
     ]
     told = chunked.makespan(wrong_way, {"F": 1, "BW": 1})
-    assert "no stage can go on: stage 0 at ('BW', 0, 0), stage 1 at ('BW', 0, 0)" in told
-    assert "A backward pass goes from the last chunk to the first" in told
-    upside_down = [better_schedules.zero_bubble(3, 3)[2 - stage] for stage in range(3)]
-    told = chunked.makespan(upside_down, dict.fromkeys(SPLIT, 1))
-    assert "the stages run [1, 2, 3] forward passes" in told
+    assert told == (
+        "no stage can go on: stage 0 at ('BW', 0, 0), which needs ('BW', 0, 0) of stage 1;"
+        " stage 1 at ('BW', 0, 0), which needs ('BW', 1, 0) of stage 0."
+    )
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -131,17 +130,3 @@ def test_mistakes_of_the_bubble_differ_from_it():
     right = [better_schedules.interleaved_bubble(*case) for case in cases]
     for wrong in chunked.bubble_mistakes(cases).values():
         assert not np.allclose(wrong, right, rtol=1e-3)
-
-
-def test_the_stage_with_the_short_warm_up_is_named():
-    """A warm-up without the passes that are allowed, but not needed, is no cause."""
-
-    def stage(first):
-        forward, backward = (
-            [(kind, number % 2, number // 2) for number in range(16)] for kind in ("F", "BW")
-        )
-        return [*forward[:first], *backward, *forward[first:]]
-
-    assert chunked.why_interleaved_is_late([stage(first) for first in (8, 7, 6, 5)]) == ""
-    words = chunked.why_interleaved_is_late([stage(first) for first in (8, 7, 5, 5)])
-    assert words.startswith(" Stage 2 runs only 5 forward passes") and "needs 6" in words

@@ -152,7 +152,7 @@ MUTANTS = [
         BACKWARDS,
         '    backwards: list[Action] = [("BW", c, i) for c, i in visits]\n',
         INTERLEAVED,
-        "A backward pass goes from the last chunk to the first",
+        "from the last chunk to the first",
     ),
     mutant(
         "the warm-up is that of one chunk",
