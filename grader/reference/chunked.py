@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grader.reference import single_device
-from grader.reference.returned_lists import as_lists, as_tuples
+from grader.reference.returned_lists import as_tuples
 from grader.reference.schedules import numbers
 from grader.wire.seeded_inputs import draw
 
