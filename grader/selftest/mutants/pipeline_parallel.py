@@ -1370,7 +1370,7 @@ MUTANTS = [
         work.wait()
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "rank 0, 1F1B: with 4 micro-batches, at most",
+        "Does the stage keep received messages",
     ),
     Mutant(
         "stage 0 computes the gradients of its first weight at the end",
