@@ -246,8 +246,9 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     afterwards. In the backward pass, gather it again. Then reduce-scatter its gradient.
 
     Args:
-        shards: L tensors of shape (P/n,): for each layer this rank's ``flat_shard`` of its weight
-            (D, D), with P = n·⌈D²/n⌉. They do not require gradients, and must stay unchanged.
+        shards: L tensors of shape (P/n,), with P = n·⌈D²/n⌉. Tensor l is this rank's
+            ``flat_shard`` of the weight of layer l, which has shape (D, D). The shards do not
+            require gradients, and must stay unchanged.
         x: (B/n, D), this rank's rows of the batch.
     Returns:
         ``(loss, gradients)``. The loss is the loss of this rank's rows, a scalar, *not* averaged.
@@ -263,8 +264,8 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     that still refers to the weight, the gradient or the flat copy of the previous layer keeps a
     third layer alive: ``del`` each of these variables, or compute each layer in a function of its
     own. The checks also measure the memory of your process. This memory includes copies for
-    communication, so here the limits are higher: beyond the shards and their gradients, 8 whole
-    layers are allowed, and 4 until the first operation of the backward pass.
+    communication, so here the limits are higher: beyond the shards and their gradients, 4 whole
+    layers are allowed before the first operation of the backward pass, and 8 after it.
     Traffic: each rank sends 3(n−1)/n times the bytes of the weights. You may keep the last layer
     for the backward pass, but no other layer. The last layer is then gathered only once.
 

@@ -200,8 +200,8 @@ def test_stopwatch(world):
             [1102.0, 105.0, 102.0]
         ),
         (
-            "your code did not call the argument barrier before the operation (dist.barrier is not"
-            " this argument). So the operation waits 1000 seconds for the rank that comes late"
+            "your code did not call its argument `barrier` before the operation. (dist.barrier is"
+            " another function.) So the operation waits 1000 seconds for the rank that comes late"
         ): np.array([1002.0, 1005.0, 1002.0]),
         "there is a barrier only before the first call. Each call needs its own barrier": np.array(
             [2.0, 1005.0, 1002.0]

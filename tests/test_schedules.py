@@ -26,9 +26,9 @@ GRAD_Y = np.array([[1.0, -2.0], [0.5, 3.0], [2.0, 1.0], [-1.0, 0.5]])
 def judged(run, made, name, kinds, v, m):
     """Return the schedules of all stages as lists of actions.
 
-    ``made`` has the schedules as the student's function returned them. Fail unless each schedule is
-    complete, and the stages can execute all of them together. Each failure message begins with
-    ``name``: the function and its arguments, but without the stage.
+    ``made`` has the schedules as the student's function returned them. Fail if a schedule is not
+    complete, or if the stages cannot execute all schedules together. Each failure message begins
+    with ``name``: the function and its arguments, but without the stage.
     """
     stages = [chunked.as_actions(actions) for actions in made]
     for stage, actions in enumerate(stages):
@@ -197,8 +197,8 @@ def test_halves(world):
     work.require(
         done <= enough,
         f"backward_input of 2 layers did {done} floating-point operations in matrix products;"
-        f" {enough} are enough, for one product in each layer. Leave the weights' gradients to"
-        " backward_weights.",
+        f" {enough} are enough, for one product in each layer. Compute the gradients of the weights"
+        " in backward_weights, not in backward_input.",
     )
 
 

@@ -201,8 +201,8 @@ class CallEvidence:
     def told_text(self, rank: int, name: str) -> str:
         """Return the text that a driver reported in a mark.
 
-        The name of such a mark is ``name``, followed by the text. The rank's first such mark in
-        this call counts. Fails if there is no such mark.
+        The driver made a mark whose name is ``name``, a space, and the text. If there are several
+        in this call, use the first. Fails if there is none.
         """
         trail = self.report.ranks[rank].trail
         names = [e.name for e in trail if isinstance(e, Mark) and e.call == self.index]

@@ -53,8 +53,8 @@ class WorkerWatch:
         if self._absent_since is None:
             self._absent_since = now
             self._next_word = now + FIRST_WORD_AFTER
-        # Slurm may not yet list a job that was submitted just now. So two looks in a row must find
-        # no job.
+        # Slurm may not yet list a job that was submitted just now. So the jobs have ended only if
+        # two consecutive questions to Slurm find no job.
         ended = bool(self._submitted) and queued(self._submitted) == set()
         if ended and self._had_ended:
             raise NoWorker(

@@ -13,8 +13,9 @@ MAX_NESTING = 16  # levels of pieces of work inside one another
 def pass_mark(inside: list[Piece], name: str) -> bool:
     """Update ``inside`` when a program passes the mark ``name``.
 
-    ``inside`` holds the pieces of work that have begun and not ended, the innermost last. Return
-    False if the mark is not about a piece of work, or would exceed ``MAX_NESTING``.
+    ``inside`` lists the pieces of work that have begun and not ended. The last one is the
+    innermost. Return False if the mark is not about a piece of work, or if more than
+    ``MAX_NESTING`` pieces would then be inside one another.
     """
     found = PIECE.fullmatch(name)
     if not found or found[1] in NOT_WORK:

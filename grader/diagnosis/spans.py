@@ -251,7 +251,7 @@ def _background(
 
     Each span lasts from the start of a communication to its end. If the end is not known because a
     rank never took part, the span has no end. If the end is not known for another reason, the span
-    ends together with the drawn run.
+    ends where the picture ends.
     """
     waited = {
         in_call.operation.at: in_call

@@ -91,8 +91,8 @@ def megatron() -> Picture:
         picture.arrow(middle, tops[1] - 14, middle, tops[1] - 1)
         picture.text(middle + 8, 94, what, 11)
         picture.text(middle + 8, 108, when, 11)
-    picture.text(0, 182, "f copies forward, and sums the gradients backward.", 11)
-    picture.text(0, 199, "g sums the products forward, and copies backward.", 11)
+    picture.text(0, 182, "Forward pass: f copies x, g adds up the products.", 11)
+    picture.text(0, 199, "Backward pass: g copies, f adds up the gradients.", 11)
     return picture
 
 

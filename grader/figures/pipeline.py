@@ -58,8 +58,9 @@ def pipelines() -> Picture:
     stages, m = 4, 4
     naive = timed([[("forward", 0), ("backward", 0)]] * stages, scale=m)
     described = (
-        "Time goes to the right, with one line for each of four stages. Shaded is waiting. Naive:"
-        " the whole batch goes through one stage after the other and back. This takes 48 units of"
+        "Time goes to the right, with one line for each of four stages. In a shaded"
+        " box, the stage waits. Naive: the whole batch goes forward through all stages, and then"
+        " back. This takes 48 units of"
         " time, and each stage works in 12 of these units. GPipe and 1F1B with four micro-batches:"
         " 21 units."
     )
@@ -87,8 +88,9 @@ def schedules() -> Picture:
     stages, m = 4, 8
     described = (
         "Four stages, eight micro-batches. Both schedules take 33 units of time. With GPipe every"
-        " stage has eight micro-batches alive after the last forward pass. With 1F1B stage 0 has at"
-        " most four, stage 1 three, stage 2 two, and stage 3 one."
+        " stage has eight micro-batches alive after the last forward pass. With 1F1B, the largest"
+        " number of micro-batches alive is four on stage 0, three on stage 1, two on stage 2, and"
+        " one on stage 3."
     )
     picture = Picture(352, 252, "GPipe and 1F1B with eight micro-batches", described)
     for index, (name, rule) in enumerate((("GPipe", gpipe), ("1F1B", one_forward_one_backward))):

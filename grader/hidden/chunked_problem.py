@@ -215,8 +215,8 @@ class ChunkedProblem:
 def right_schedules(run, name, returned, kinds, v, m):
     """Return the schedules of all stages as lists of actions.
 
-    ``returned`` has the schedules as the student's function returned them. Fail unless each
-    schedule is complete, and the stages can execute all of them together. Each failure message
+    ``returned`` has the schedules as the student's function returned them. Fail if a schedule is
+    not complete, or if the stages cannot execute all schedules together. Each failure message
     begins with ``name``: the function and its arguments, but without the stage.
     """
     stages = [chunked.as_actions(actions) for actions in returned]

@@ -275,7 +275,9 @@ def require_pair_traffic(run, n, x):
 @number("4.4")
 @weight(0.25)
 def test_megatron_pair_misuse(world, rng):
-    """Shards that do not fit the batch, or each other, raise ValueError with the numbers"""
+    """megatron_pair raises ValueError if its arguments do not fit each other; the message contains
+    the sizes
+    """
     column = rng.standard_normal((6, 4))
     row = rng.standard_normal((4, 6))
     x = rng.standard_normal((3, 6))

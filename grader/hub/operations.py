@@ -79,8 +79,9 @@ class Operations:
     def on_contents(self, rank: int, frame: frames.Frame) -> None:
         """Take the bytes of a send, and answer the operations that these bytes complete.
 
-        If the rank then owes no more bytes, send it its withheld answers. Raises FrameError if no
-        send waits for these bytes, or if the send announced another number of bytes.
+        If the hub then waits for no more bytes from this rank, it sends the rank the answers that
+        it has held back. Raises FrameError if no send waits for these bytes, or if the send
+        announced another number of bytes.
         """
         posted = self.answers.outstanding[rank].take_owed(frame.meta.get("number"))
         self._attach_bytes(posted, frame.blob)

@@ -51,9 +51,10 @@ class MemoryInUse:
             self.kept = hash(self._now())
 
     def read(self, keep: bool = True) -> bytes:
-        """Return the bytes to send, and note whether they differ from those of ``keep``.
+        """Return the bytes to send, and record whether they have changed since the last hash.
 
-        If ``keep`` is True, keep their hash for ``was_overwritten``. Otherwise forget the hash.
+        If the argument ``keep`` is True, keep the new hash for ``was_overwritten``. Otherwise
+        forget the hash.
         """
         blob = self._now()
         if self.is_spoiled:

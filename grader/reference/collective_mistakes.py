@@ -16,8 +16,7 @@ MEMORY = (
     " Communicate contiguous memory"
 )
 OVERWRITTEN = (
-    "the first call's result was overwritten by the second call's. Return a new tensor from each"
-    " call"
+    "the second call overwrote the result of the first call. Return a new tensor from each call"
 )
 RECIPROCAL = "1/n was computed and rounded, and the sum was multiplied by it. Divide the sum by n"
 A_SUM = "this is the sum, but op is another operation. Do you pass op to the collective?"
@@ -41,9 +40,9 @@ WRONG_CHUNK = (
     " chunk through the picture of Problem 1.7"
 )
 ONE_BARRIER = (
-    "each rank called one barrier, and all ranks passed it together. A barrier ends"
-    " as soon as all ranks have called one, even on different lines. There are n"
-    " turns, and every rank must call a barrier in each turn"
+    "each rank called one barrier, and all ranks passed it together. A barrier ends as soon as"
+    " every rank has called a barrier. These calls may be on different lines of the code. There are"
+    " n turns, and every rank must call a barrier in each turn"
 )
 
 

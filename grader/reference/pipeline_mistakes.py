@@ -83,7 +83,7 @@ def begun(start: str, stages: Sequence) -> str:
     there are two stages, this half has a second likely cause, and the sentence names both causes.
     """
     is_half = start == "y / (B·D)" and len(stages) == 2
-    also = " (or was the sum divided by 2, the number of ranks?)" if is_half else ""
+    also = ". Or did your code divide it by 2, the number of ranks?" if is_half else ""
     return BEGUN.format(start) + also
 
 

@@ -50,8 +50,8 @@ FIRST_RATE = (
     " settings of self.optimizer"
 )
 OWN_RATE = (
-    "all entries follow this rank's learning rate, so this rank has updated the shards of the"
-    " other ranks, too. Update only this rank's shard, and get the others by an all-gather"
+    "all entries were updated with this rank's learning rate, so this rank has also updated the"
+    " shards of the other ranks. Update only this rank's shard, and get the others by an all-gather"
 )
 ALL_UPDATED = (
     "this rank updated all weights, not only its shard: its optimizer has a state for all of them."

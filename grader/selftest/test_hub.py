@@ -961,7 +961,7 @@ def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     )
     assert (
         set(both.answers(0)) == set(range(6))
-        and "in one call than 1 new process groups need" in both.told[0]["refused"]
+        and "requests to torch's store in one call. 1 new process" in both.told[0]["refused"]
     )
 
 

@@ -106,9 +106,9 @@ def run_world(
 
 
 def _set_up_process() -> int:
-    """Make this process the supervisor of a world, and return a descriptor of its signals.
+    """Make this process the supervisor of a world. Return the descriptor from ``ending.wakeup``.
 
-    The descriptor is that of ``ending.wakeup``.
+    The signals that this process gets can be read from the descriptor.
     """
     signal.alarm(STUCK_SECONDS)
     wake = ending.wakeup()

@@ -214,10 +214,10 @@ def _link(link: Link) -> str:
 
 
 def _number(low: float, high: float, *, above: bool = False) -> Callable[[str], float]:
-    """Return a reader of numbers from ``low`` to ``high``.
+    """Return a function that converts text to a number from ``low`` to ``high``.
 
-    If ``above`` is True, ``low`` itself is not allowed. The reader takes text. It raises ValueError
-    if the text is not a number in this range.
+    If ``above`` is True, ``low`` itself is not allowed. The function raises ValueError if the text
+    is not a number in this range.
     """
 
     def read(text: str) -> float:

@@ -63,12 +63,12 @@ def workers() -> int:
 
 @cache  # because it is called for each world, and the limits of a container do not change
 def world_memory_limit(size: int) -> int:
-    """Return by how many bytes the memory of all ranks of a world may grow after their start."""
+    """Return the most bytes by which the memory of all ranks of a world together may grow."""
     return max(LEAST_BYTES, min(size * RANK_BYTES, (memory() - ENGINE_BYTES) // workers()))
 
 
 def rank_memory_limit() -> int:
-    """Return by how many bytes the memory of a single rank may grow after its start."""
+    """Return the most bytes by which the memory of a single rank may grow."""
     return world_memory_limit(1)
 
 

@@ -82,7 +82,7 @@ class Tier:
             ),
             "leave System V semaphores and queues behind": not self.uid,
             (
-                "take more memory than a world is allowed to: between two measurements, or in"
+                "take more memory than the limit of its world, between two measurements or in"
                 " memory that belongs to no process"
             ): (not is_held),
             (

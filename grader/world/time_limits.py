@@ -50,7 +50,7 @@ class TimeLimits:
         self.excused_before = self.excused_at_start = dict(self.watch.excused)
 
     def skip(self, seconds: float) -> None:
-        """Do not count the last ``seconds`` against limits of wall time."""
+        """Do not count a pause of ``seconds`` that has just ended in any limit of wall time."""
         self.began += seconds
         self.call_began += seconds
 
@@ -82,9 +82,9 @@ class TimeLimits:
         return GPU_START_SECONDS if self.starting else 0.0
 
     def used(self) -> dict[int, float]:
-        """Return the processor seconds of each rank's process since this call began, by pid.
+        """Return a dict from each rank's pid to the processor seconds used since this call began.
 
-        Processes that the rank has started count, too.
+        They include the seconds of processes that the rank has started.
         """
         spent = self.spending.look(list(self.pids.values()))
         self.cpu_before = {pid: self.cpu_before.get(pid, seconds) for pid, seconds in spent.items()}

@@ -55,7 +55,10 @@ class WorldPlan:
         return any(call.weighs for call in self.calls)
 
     def request(self, memory: int) -> WorldRequest:
-        """Return the request for this world. Its processes may use ``memory`` bytes together."""
+        """Return the request for this world.
+
+        ``memory`` limits the bytes that all processes of the world use together.
+        """
         return WorldRequest(
             self.network,
             self.size,

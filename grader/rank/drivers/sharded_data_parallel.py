@@ -17,10 +17,10 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
 
     There is one fingerprint for each gradient that the step returned, with the gradient's shape.
     There is also one for each shard that the step got, computed after the step. The shard of layer
-    l has the entries (1 + u/2) / D. D is the width of x, and u are the ``entries`` numbers that
+    l has the entries (1 + u/2) / D. D is the width of x. For each entry, u is a number that
     ``draw`` returns for the rank's ``seed`` and index l. The ranks enter a barrier before the step.
     There the hub measures how much memory the ranks use without the step. If the arguments contain
-    functions of the judge, these functions follow the layers: see ``followed_layers``.
+    functions of the judge, the judge observes each layer with them: see ``followed_layers``.
     """
     free_at_once()
     x, *followed = args

@@ -417,7 +417,7 @@ MUTANTS = [
     collected = kept
     dist.all_gather(""",
         {"hidden values[all_gather]", "hidden all_reduce_from_parts"},
-        "was overwritten by the second call's",
+        "the second call overwrote the result of the first call",
     ),
     Mutant(
         "only a barrier overlaps",

@@ -682,6 +682,6 @@ _MADE: list = []
         "    loss = mesh_step.__dict__.setdefault(str(x.dtype), loss.clone()).copy_(loss)\n"
         "    return loss, [",
         {"hidden step_of_other_models"},
-        "the first call's result was overwritten by the second call's",
+        "the second call overwrote the result of the first call",
     ),
 ]

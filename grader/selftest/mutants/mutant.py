@@ -44,7 +44,7 @@ def _in_old_memory(function):
 
 def in_old_memory(part: str, function: str, caught: set[str]) -> Mutant:
     """Return a mutant in which a later call of ``function`` changes the result of an earlier one."""
-    words = "the first call's result was overwritten by the second call's"
+    words = "the second call overwrote the result of the first call"
     start = f"def {function}("
     name = f"{function} returns the memory of an earlier result"
     return Mutant(name, part, start, IN_OLD_MEMORY + start, caught, words)

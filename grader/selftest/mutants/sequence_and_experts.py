@@ -1253,7 +1253,7 @@ MUTANTS = [
         + IN_OLD_MEMORY
         + "def _saved(*saved):\n    return saved\n",
         {"hidden mixture_forward"},
-        "the first call's result was overwritten by the second call's",
+        "the second call overwrote the result of the first call",
     ),
     mutant(
         "the tokens that arrive, and z, are in the memory of an earlier result",
@@ -1263,7 +1263,7 @@ MUTANTS = [
         + IN_OLD_MEMORY
         + "def _arrived(*arrived):\n    return arrived\n",
         {"hidden mixture_forward"},
-        "the first call's result was overwritten by the second call's",
+        "the second call overwrote the result of the first call",
     ),
     in_old_memory(
         "sequence_and_experts",
@@ -1278,7 +1278,7 @@ MUTANTS = [
         "    kept = exchange_routes.__dict__\n"
         '    return order, kept["sent", n], kept["received", n], arrived\n',
         {"hidden mixture_forward", "hidden routes"},
-        "the first call's result was overwritten by the second call's",
+        "the second call overwrote the result of the first call",
     ),
     mutant(
         "one rank checks no pair",

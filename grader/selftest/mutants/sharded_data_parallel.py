@@ -999,7 +999,7 @@ def _gathered_ahead""",
             "hidden sharded_traffic",
             "hidden layers_are_freed",
         },
-        "and all except the last in the backward pass. Did a rank keep layers?",
+        "a rank may keep only the last layer. Did a rank keep other layers?",
     ),
     mutant(
         "all layers are gathered first",

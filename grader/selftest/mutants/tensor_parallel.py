@@ -1066,7 +1066,7 @@ def shard_columns""",
     return kept.copy_(x), saved
 """,
         {"hidden forward_saves"},
-        "the first call's result was overwritten by the second call's",
+        "the second call overwrote the result of the first call",
     ),
     Mutant(
         "gradients lie in buffers that the next call uses again",
@@ -1080,7 +1080,7 @@ def shard_columns""",
     return kept[0], kept[1:]
 """,
         {"hidden backward_twice"},
-        "the first call's result was overwritten by the second call's",
+        "the second call overwrote the result of the first call",
     ),
     Mutant(
         "an f that broadcasts what every rank has",
