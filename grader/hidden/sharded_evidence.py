@@ -91,8 +91,8 @@ def require_gathers(run, layers, layer_bytes):
     text = (
         f"The ranks gather {brought / one:.1f} layers, but {2 * layers - 1} are needed:"
         f" {layers} in the forward pass, and {layers - 1} in the backward pass, because a rank may"
-        " keep only the last layer. Did a rank keep other layers? (Every operation that does not add"
-        f" up tensors counts as a gather. Rank 0 issued: {shown})"
+        " keep only the last layer. Did a rank keep other layers? (Every operation that does not"
+        f" add up tensors counts as a gather. Rank 0 issued: {shown})"
     )
     run.require(brought >= (2 * layers - 1) * one - 0.5, text)
     sent = sum(operation.traffic for operation in every) / n
