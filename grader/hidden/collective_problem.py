@@ -9,6 +9,7 @@ import numpy as np
 
 from grader.check.api import RequiresGrad, Strided, call, mixed, per_rank
 from grader.hidden.two_calls import in_turn, returns_both
+from grader.hidden.world_sizes import drawn_sizes
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 
@@ -79,9 +80,10 @@ def stands_alone(world, rng, function, right, *more):
     Also fail if the function changes ``requires_grad`` of its tensor. The function gets the tensor
     and the arguments ``more``.
     """
-    xs = [integers(rng, (5,)) for _ in range(2)]
+    (n,) = drawn_sizes(rng)
+    xs = [integers(rng, (5,)) for _ in range(n)]
     leaves = per_rank(*map(RequiresGrad, xs))
-    (run,) = world(2, call(f"collectives.{function}", leaves, *more, driver="described"))
+    (run,) = world(n, call(f"collectives.{function}", leaves, *more, driver="described"))
     run.returns_without_gradient(*right(xs))
     run.returns_new_memory()
     run.keeps_gradient_flags()

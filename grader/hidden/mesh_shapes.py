@@ -5,5 +5,13 @@ SHAPES = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1), (2, 3)
 SQUARE = (2, 2)
 
 
+def drawn_shape(rng):
+    """Return the shape of a mesh of several ranks, drawn at random.
+
+    A wrong program may be right on some shapes. Another grading draws another shape.
+    """
+    return SHAPES[int(rng.integers(1, len(SHAPES)))]
+
+
 def named(shape):
     return f"{shape[0]} × {shape[1]}"

@@ -30,7 +30,7 @@ from grader.hidden.collective_problem import (
     laid_out,
 )
 from grader.hidden.two_calls import returns_both
-from grader.hidden.world_sizes import SIZES
+from grader.hidden.world_sizes import SIZES, drawn_sizes
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 from grader.reference.counting import often
@@ -186,7 +186,12 @@ def test_one_call(world, rng, collective):
     """{collective} issues one operation, the collective of the same name, and sends each element
     only to ranks that need it
     """
-    n = int(rng.integers(2, 5))
+    for n in drawn_sizes(rng, 2):
+        require_one_operation(world, rng, collective, n)
+
+
+def require_one_operation(world, rng, collective, n):
+    """Fail unless a call on n ranks issues one operation, the collective, of the right size."""
     asked = [
         (dimensions, options)
         for dimensions in (1, 2, 3)
@@ -336,7 +341,7 @@ def test_result_stands_alone(world, rng, collective):
     """On every rank, also the root, {collective} returns a new tensor that does not require a
     gradient and keeps no other memory alive; the input keeps requires_grad
     """
-    n = 2
+    (n,) = drawn_sizes(rng)
     root = {"root": 0} if collective in ROOTED else {}
     asked = [root | {"op": op} for op in ("sum", "average")] if collective in REDUCING else [root]
     xs = [integers(rng, (2 * n,)) for _ in range(n)]
@@ -386,7 +391,7 @@ def test_in_rank_order(world):
         ]
         # In a third call, an action lasts until all other ranks wait in a communication. If a rank
         # does not wait in a communication but only sleeps, it begins its own action too early.
-        if n == 3:
+        if n > 1:
             lasting = {
                 rank: Delay(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)
             }

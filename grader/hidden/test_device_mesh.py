@@ -86,9 +86,19 @@ def tokens(rng, n):
 def judge_groups(run, shape, own, first=None):
     """Fail unless each rank returned the groups of its row and of its column.
 
+    Also fail if a rank used ``use_local_synchronization``.
+
     ``first`` is the shape of an earlier mesh, if the ranks have made groups before.
     """
     mesh = Mesh(shape)
+    for rank in range(mesh.size):
+        local = [group for group in run.groups_made(rank) if group.is_local]
+        run.require(
+            not local,
+            f"rank {rank} used use_local_synchronization: {', '.join(map(str, local[:2]))}. With"
+            f" this option, only the ranks of a group make the group. {MAKE_ALL} Leave"
+            " use_local_synchronization out.",
+        )
     known = parts.group_mistakes(mesh, own, first and Mesh(first))
     for index, (name, ranks_of) in enumerate((("row", mesh.row), ("column", mesh.column))):
         run.returns(
@@ -133,8 +143,8 @@ def test_every_rank_makes_every_group(world, rng):
 def require_all_groups(run, mesh):
     """Fail unless every rank has made the group of every row and of every column.
 
-    Also fail if a rank used ``use_local_synchronization``. The mesh must have several rows and
-    several columns, so that no row and no column contains all ranks.
+    The mesh must have several rows and several columns, so that no row and no column contains all
+    ranks.
     """
     for incomplete in run.report.incomplete_groups():
         missing, made = incomplete.absent[0], incomplete.made[0]
@@ -147,13 +157,6 @@ def require_all_groups(run, mesh):
     needed += [mesh.column(rank) for rank in mesh.row(0)]
     for rank in range(mesh.size):
         made = run.groups_made(rank)
-        local = [group for group in made if group.is_local]
-        run.require(
-            not local,
-            f"rank {rank} used use_local_synchronization: {', '.join(map(str, local[:2]))}. With"
-            f" this option, only the ranks of a group make the group. {MAKE_ALL} Leave"
-            " use_local_synchronization out.",
-        )
         absent = [ranks for ranks in needed if ranks not in [sorted(g.ranks) for g in made]]
         run.require(
             not absent,

@@ -116,7 +116,7 @@ def test_buckets_tied(world, rng):
     """A shared parameter that is registered twice is averaged once, in the bucket of its first
     place in the list
     """
-    for n in (1, 2, 3):
+    for n in SIZES:
         # Filled from the last parameter, the buckets have [128], [128, 8] and [128] bytes. If the
         # tied parameter is wrongly put where it appears last, they have [128], [128] and [128, 8].
         options = {
@@ -138,7 +138,7 @@ def test_buckets_tied(world, rng):
 @weight(0.375)
 def test_buckets_frozen(world, rng):
     """A frozen parameter stays as it is, takes no room in a bucket, and delays no bucket"""
-    for n in (2, 3):
+    for n in (2, 3, 4):
         used = [[0, 1, 2, 3, 4]] * n
         made, free = passes_of(rng, n, used, frozen=[3], delays=late(n)), passes_of(rng, n, used)
         many = passes_of(rng, n, used, frozen=[3], bucket_bytes=128)
@@ -167,6 +167,7 @@ def test_buckets_without_gradient(world, rng):
         (3, [[0, 1, 3], [0, 3], [0, 2, 3]], 256),
         (2, [[0, 2], [0, 2]], 128),
         (1, [[0, 2]], 128),
+        (4, [[0, 1, 3], [0, 3], [0, 2, 3], [0, 3]], 128),
     ):
         # In one of the two passes every parameter is used. A pass must not remember which buckets
         # were complete in an earlier pass.

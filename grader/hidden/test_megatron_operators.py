@@ -215,7 +215,7 @@ def test_f_and_g_keep_nothing(world, rng):
     """CopyToRanks (f) and SumOverRanks (g) save no tensor for their backward passes: the input is
     freed when nothing else needs it
     """
-    for n in (1, 2):
+    for n in SIZES:
         partials = [rng.standard_normal((3, 4)) for _ in range(n)]
         x = rng.standard_normal((3, 4))  # replicated
         of_g, of_f = world(

@@ -140,7 +140,7 @@ def judge_pair(run, pair, x, upstream, trained):
 @on_gloo
 def test_megatron_pairs_in_a_row(world, rng):
     """Three pairs, one after the other, have the gradients of six layers on a single device"""
-    for n in (2, 3):
+    for n in (2, 3, 4):
         pairs = [Pair(rng, n) for _ in range(3)]
         x, upstream = rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
         own = on_ranks(
@@ -182,7 +182,7 @@ def test_megatron_pair_beside_a_residual(world, rng):
     """If x is also used outside of the pair, the gradients of both uses are added, and only the
     pair's gradient is summed over the ranks
     """
-    for n in (2, 3):
+    for n in (2, 3, 4):
         pair, x, upstream = Pair(rng, n), rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
         own = on_ranks(
             n, lambda rank: [(RequiresGrad(pair.columns[rank]), RequiresGrad(pair.rows[rank]))]

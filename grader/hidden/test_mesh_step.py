@@ -13,7 +13,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check import driver_results
 from grader.check.api import Strided, call, in_strict_order, listed, on_gloo, per_rank, rounding
 from grader.hidden.given_tensors import rank_layout
-from grader.hidden.mesh_shapes import SHAPES, SQUARE, named
+from grader.hidden.mesh_shapes import SHAPES, SQUARE, drawn_shape, named
 from grader.hidden.own_products import require_own_products
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import mesh as parts
@@ -159,6 +159,7 @@ def test_step(world, rng):
         problem = Problem(rng, shape)
         (run,) = world(problem.mesh.size, problem.request())
         problem.judge(run)
+        require_given_groups(run, problem.mesh)
 
 
 @number("7.2")
@@ -167,7 +168,7 @@ def test_step_of_other_models(world, rng):
     """mesh_step is right for other numbers of pairs and rows, both dtypes and any layout; a later
     step does not change the loss or the gradients of an earlier step
     """
-    for shape in (SQUARE, (1, 2), (2, 1)):
+    for shape in (SQUARE, (1, 2), (2, 1), drawn_shape(rng)):
         problems = [
             (Problem(rng, shape, pairs=1), "slice"),
             (Problem(rng, shape, pairs=3, dtype=np.float32), "transpose"),
@@ -218,21 +219,24 @@ def test_every_byte_stays_in_its_group(world, rng):
         problem = Problem(rng, shape, width=16)
         (run,) = world(problem.mesh.size, problem.request())
         problem.judge(run)
-        mesh = problem.mesh
-        for rank in range(mesh.size):
-            row, column = mesh.row(rank), mesh.column(rank)
-            known = in_dimension(run, mesh, rank, row) + in_dimension(run, mesh, rank, column)
-            for operation in run.operations(rank):
-                run.require(operation in known, in_no_dimension(mesh, rank, operation))
-            require_given_groups(run, mesh, rank)
+        require_given_groups(run, problem.mesh)
 
 
-def require_given_groups(run, mesh, rank):
-    """Fail unless a rank uses only the groups that it was given.
+def require_given_groups(run, mesh):
+    """Fail unless each rank communicates only in its row and in its column.
 
-    All its operations must be among the ranks of its row, or of its column. Messages to one rank
-    may also be in the group of all ranks, which is the default.
+    All operations must use the given groups. Messages to one rank may also be in the group of all
+    ranks, which is the default.
     """
+    for rank in range(mesh.size):
+        row, column = mesh.row(rank), mesh.column(rank)
+        known = in_dimension(run, mesh, rank, row) + in_dimension(run, mesh, rank, column)
+        for operation in run.operations(rank):
+            run.require(operation in known, in_no_dimension(mesh, rank, operation))
+        _require_given_groups(run, mesh, rank)
+
+
+def _require_given_groups(run, mesh, rank):
     given = {name: run.told_text(rank, f"{name} group") for name in ("row", "column")}
     # The driver makes the groups of all rows and of all columns before the call.
     made = run.groups_made(rank)[sum(mesh.shape) :]
@@ -260,7 +264,7 @@ def test_step_traffic(world, rng):
     row, and the bytes of one average of the gradients in the column; a rank multiplies only its own
     rows with its own shards
     """
-    for shape in (SQUARE, (1, 3), (3, 1)):
+    for shape in (SQUARE, (1, 3), (3, 1), drawn_shape(rng)):
         problems = [
             # The shards are larger than the activations in the first problem, and smaller in the
             # second. So a program that always sends shards in place of activations, or activations

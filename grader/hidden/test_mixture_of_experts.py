@@ -231,7 +231,7 @@ def test_idle_experts(world, rng):
     """The mixture is right if one expert or all experts of a rank get no tokens, if a rank has no
     tokens, or if all probabilities are equal
     """
-    for n in (1, 2, 3):
+    for n in SIZES:
         problems = [
             ExpertProblem(rng, n, COUNTS[n], only=[1]),  # only rank 0 gets tokens
             ExpertProblem(rng, n, (*COUNTS[n][1:], 0), only=[0, 2 * n - 1]),
@@ -251,7 +251,7 @@ def test_mixture_traffic(world, rng):
     """In each pass, a token travels once to its expert and once back, and no other expert
     multiplies it; no weight travels, and no result requires a gradient
     """
-    for n, dtype in ((2, np.float64), (4, np.float32)):
+    for n, dtype in zip((2, 3, 4), rng.permutation([np.float64, np.float32, np.float32])):
         p = ExpertProblem(rng, n, COUNTS[n])
         for run in world(n, p.forward(driver="described"), p.backward(driver="described")):
             require_no_gradient(run)
@@ -267,7 +267,7 @@ def test_mixture_traffic(world, rng):
         sentence = f"{UNPADDED} In the backward pass, add one all-reduce of the gate's gradient."
         least = [gate + own for own in moved]
         require_traffic(backward, [gate + own for own in most], sentence, least)
-    for n in (1, 2):
+    for n in SIZES:
         p = balanced_experts(rng, n)
         passes = p.forward(driver="metered"), p.backward(driver="metered")
         for run, name, times in zip(world(n, *passes), ("forward", "backward"), (1, 2)):

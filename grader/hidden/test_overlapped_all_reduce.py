@@ -137,12 +137,18 @@ def _with_done(xs):
 @weight(0.125)
 def test_compute_may_read(world, rng):
     """The input keeps its values during the all-reduce, so compute can read it"""
-    xs = [integers(rng, (2, 3)) for _ in range(2)]
+    for n in (2, *rng.permutation([3, 4])[:1]):
+        require_input_kept(world, rng, int(n))
+
+
+def require_input_kept(world, rng, n):
+    """Fail if compute does not read the input's own values on rank 0 of n."""
+    xs = [integers(rng, (2, 3)) for _ in range(n)]
     # Rank 0 reads its input only after rank 1 has the sum. By this time, an all-reduce that uses
     # rank 0's input as its buffer has overwritten this input.
     delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
     (run,) = world(
-        2,
+        n,
         call(
             "collectives.overlapped_all_reduce",
             per_rank(*xs),

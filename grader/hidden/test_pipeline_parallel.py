@@ -24,7 +24,7 @@ from grader.hidden.pipeline_problem import (
     run_at_even_pace,
     uneven_work,
 )
-from grader.hidden.world_sizes import SIZES
+from grader.hidden.world_sizes import SIZES, drawn_sizes
 from grader.reference import pipeline
 from grader.reference.collective_mistakes import OVERWRITTEN
 from grader.reference.returned_lists import as_lists
@@ -284,19 +284,20 @@ def test_backward_twice(world, rng):
     """A second backward pass with the same tensors returns the same gradients, and does not add to
     the gradients of the first pass
     """
-    p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
+    (n,) = drawn_sizes(rng)
+    p, other = PipelineProblem(rng, n, 3), PipelineProblem(rng, n, 3)
     inputs = (
         per_rank(
             *(
-                (q.arguments(stage)[0], q.saved_by_stage[stage], q.y if stage else None)
-                for stage in range(2)
+                (q.arguments(stage)[0], q.saved_by_stage[stage], q.y if stage == n - 1 else None)
+                for stage in range(n)
             )
         )
         for q in (p, other)
     )
     run, in_turn = world(
-        2,
-        p.backward(driver="twice", delays=late(2, 0)),
+        n,
+        p.backward(driver="twice", delays=late(n, 0)),
         call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn"),
     )
     doubles = [[2 * g for g in own] for own in p.gradients_of_stages]

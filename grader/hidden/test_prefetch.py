@@ -53,7 +53,7 @@ def test_prefetched_values(world, rng):
 @weight(0.125)
 def test_four_layers_alive(world, rng):
     """prefetched_step never has more than four whole layers alive, for any number of layers"""
-    for n in (2, 4):
+    for n in (2, 3, 4):
         p = ShardedProblem(rng, n, layers=8, width=64, rows=1)
         (run,) = world(n, p.prefetched(metered=True))
         p.has_gradients(run, lambda r: driver_results.value(r)[1], p.followed)

@@ -15,7 +15,7 @@ from grader.hidden.sequence_problem import (
     require_traffic,
 )
 from grader.hidden.two_calls import in_turn, returns_both
-from grader.hidden.world_sizes import SIZES
+from grader.hidden.world_sizes import SIZES, drawn_sizes
 
 
 def attention_problems(rng, n):
@@ -70,7 +70,7 @@ def test_ring_large_scores(world, rng):
     """Both passes of ring attention are right for scores in the thousands, positive and negative,
     also if the largest scores of two queries or two blocks are far apart
     """
-    for n in (1, 2, 3):
+    for n in SIZES:
         problems = [
             AttentionProblem(rng, n, causal, offset=offset)
             for causal, offset in ((False, 3000.0), (True, -3000.0))
@@ -176,7 +176,7 @@ def test_ring_memory(world, rng):
     all keys; no result requires a gradient
     """
     # Judge this first: a result that requires a gradient can be the reason for much memory.
-    p = AttentionProblem(rng, 2, causal=False)
+    p = AttentionProblem(rng, *drawn_sizes(rng), causal=bool(rng.integers(2)))
     for run in world(p.n, p.forward(driver="described"), p.backward(driver="described")):
         require_no_gradient(run)
     n = 12

@@ -35,6 +35,7 @@ from grader.hidden.pipeline_spans import (
     require_no_wait_in_spans,
     require_own_timeline,
 )
+from grader.hidden.world_sizes import drawn_sizes
 from grader.reference import schedules
 from grader.reference.pipeline import gpipe, one_forward_one_backward
 
@@ -207,10 +208,11 @@ def test_run_schedule_twice(world, rng):
     """run_schedule returns the same loss and gradients in a second step with the same tensors, and
     a later step does not change them
     """
-    p, other = PipelineProblem(rng, 2, 3), PipelineProblem(rng, 2, 3)
-    made = [one_forward_one_backward(s, 2, 3) for s in range(2)]
-    then = per_rank(*([made[s], *other.arguments(s)] for s in range(2)))
-    (run,) = world(2, p.run(made, times=2, then=then))
+    (n,) = drawn_sizes(rng)
+    p, other = PipelineProblem(rng, n, 3), PipelineProblem(rng, n, 3)
+    made = [one_forward_one_backward(s, n, 3) for s in range(n)]
+    then = per_rank(*([made[s], *other.arguments(s)] for s in range(n)))
+    (run,) = world(n, p.run(made, times=2, then=then))
     second = "the second step's gradients were added to the first's"
     expected = p.gradients_of_stages
     doubled = [{second: [2 * g for g in own]} | known for known, own in zip(p.mistakes(), expected)]
@@ -222,12 +224,15 @@ def test_run_schedule_twice(world, rng):
     ):
         own = other if i == 2 else p
         run.returns(
-            None,
+            *[None] * (n - 1),
             own.cast(own.loss),
             tolerance=p.tolerance,
             select=lambda r: driver_results.values(r)[i][0],
             label=f"the loss {label}",
-            known_mistakes=[{}, {} if i == 2 else {OVERWRITTEN_LOSS: other.cast(other.loss)}],
+            known_mistakes=[
+                *[{}] * (n - 1),
+                {} if i == 2 else {OVERWRITTEN_LOSS: other.cast(other.loss)},
+            ],
         )
         run.returns(
             *(other.gradients_of_stages if i == 2 else expected),
@@ -244,7 +249,7 @@ def test_run_other_legal_schedules(world, rng):
     """run_schedule runs other legal schedules: reversed backward passes, shuffled micro-batches, a
     last stage with its own order
     """
-    for n in (2, 3):
+    for n in (2, 3, 4):
         m = 4
         order = [2, 0, 3, 1]
         forwards, backwards = [("forward", i) for i in order], [("backward", i) for i in order]

@@ -82,7 +82,7 @@ def test_two_layers_alive(world, rng):
     """fully_sharded_step never has more than two whole layers alive, for any number of layers; a
     rank computes with its own rows
     """
-    for n in (2, 4):
+    for n in (2, 3, 4):
         for layers in (3, 8):
             p = ShardedProblem(rng, n, layers=layers, width=64, rows=1)
             (run,) = world(n, p.step(driver="metered"))

@@ -8,6 +8,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import call, on_gloo, per_rank, rounding
 from grader.hidden.benchmark_answers import numbers
+from grader.hidden.world_sizes import drawn_sizes
 from grader.reference import benchmark_rows as table_rows
 from grader.reference import stopwatches
 from grader.reference.counting import counted, often
@@ -91,10 +92,11 @@ def test_warm_up(world, rng):
     cases = [(2, 4), (0, 3), (5, 1)]
     timed = [float(rng.uniform(1, 2))] * 4
     calls = [[50.0] * warm_up + timed[:iterations] for warm_up, iterations in cases]
-    runs = world(2, *(watch([own] * 2, warm_up) for own, (warm_up, _) in zip(calls, cases)))
+    (n,) = drawn_sizes(rng)
+    runs = world(n, *(watch([own] * n, warm_up) for own, (warm_up, _) in zip(calls, cases)))
     for run, own, (warm_up, iterations) in zip(runs, calls, cases):
-        cold = {"the warm-up calls were timed": [own[:iterations]] * 2} if warm_up else {}
-        require_samples(run, [own] * 2, warm_up, cold)
+        cold = {"the warm-up calls were timed": [own[:iterations]] * n} if warm_up else {}
+        require_samples(run, [own] * n, warm_up, cold)
 
 
 TIMED_THE_LAUNCH = (
@@ -114,29 +116,39 @@ def test_barrier(world, rng):
     """stopwatch calls barrier before each timed call, and does not time the barrier"""
     right = [float(rng.uniform(1, 2))] * 4
     meeting, late = float(rng.uniform(90, 110)), float(rng.uniform(900, 1100))
+    for n in drawn_sizes(rng, 2):
+        _require_barrier(world, rng, n, right, meeting, late)
+
+
+def _require_barrier(world, rng, n, right, meeting, late):
+    """Fail unless a stopwatch on n ranks calls barrier before each call that takes ``right``.
+
+    A barrier takes the time ``meeting``. Without one, an operation waits for a rank that is
+    ``late``.
+    """
     cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
     runs = world(
-        2, *(watch([own] * 2, warm_up, barrier_takes=meeting, late=late) for warm_up, own in cases)
+        n, *(watch([own] * n, warm_up, barrier_takes=meeting, late=late) for warm_up, own in cases)
     )
     unmet = [t + late for t in right]
     mistakes = {
-        "the barrier was timed": [[t + meeting for t in right]] * 2,
+        "the barrier was timed": [[t + meeting for t in right]] * n,
         "the argument barrier is not called before the call (dist.barrier is not this argument)."
-        " So the operation waits for a rank that comes late": ([unmet] * 2),
+        " So the operation waits for a rank that comes late": ([unmet] * n),
         "there is a barrier only before the first timed call. Each call needs its own barrier": [
             [right[0], *unmet[1:]]
         ]
-        * 2,
+        * n,
         "the barrier comes after the call. Put it before the call, before the clock starts": (
-            [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * 2
+            [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * n
         ),
         (
             "from the second call on, the barrier is part of the measured time. Read the clock"
             " before each call, after its barrier"
-        ): ([[right[0], *(t + meeting for t in right[1:])]] * 2),
+        ): ([[right[0], *(t + meeting for t in right[1:])]] * n),
     }
     for run, (warm_up, own) in zip(runs, cases):
-        require_samples(run, [own] * 2, warm_up, mistakes)
+        require_samples(run, [own] * n, warm_up, mistakes)
         require_meetings(run, warm_up)
 
 
@@ -148,16 +160,17 @@ def test_synchronize(world, rng):
     """
     right = [float(rng.uniform(1, 2))] * 3
     busy = float(rng.uniform(60, 80))
-    cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
-    runs = world(
-        2, *(watch([own] * 2, warm_up, asynchronous=True, busy=busy) for warm_up, own in cases)
-    )
     launch = 0.001
-    for run, (warm_up, own) in zip(runs, cases):
-        only_launched = [launch] * 3
-        with_earlier_work = [right[0] + busy + (50.0 - launch) * warm_up, *right[1:]]
-        mistakes = {TIMED_THE_LAUNCH: [only_launched] * 2, STILL_BUSY: [with_earlier_work] * 2}
-        require_samples(run, [own] * 2, warm_up, mistakes)
+    for n in (1, *drawn_sizes(rng, 2)):
+        cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
+        runs = world(
+            n, *(watch([own] * n, warm_up, asynchronous=True, busy=busy) for warm_up, own in cases)
+        )
+        for run, (warm_up, own) in zip(runs, cases):
+            only_launched = [launch] * 3
+            with_earlier_work = [right[0] + busy + (50.0 - launch) * warm_up, *right[1:]]
+            mistakes = {TIMED_THE_LAUNCH: [only_launched] * n, STILL_BUSY: [with_earlier_work] * n}
+            require_samples(run, [own] * n, warm_up, mistakes)
 
 
 @number("2.2")
@@ -167,10 +180,11 @@ def test_synchronize_before_the_barrier(world, rng):
     next call
     """
     cases = [(rng.uniform(1, 2, warm_up + 3).tolist(), warm_up) for warm_up in _with_warm_up(rng)]
-    runs = world(2, *(watch([own] * 2, warm_up, asynchronous=True) for own, warm_up in cases))
+    (n,) = drawn_sizes(rng)
+    runs = world(n, *(watch([own] * n, warm_up, asynchronous=True) for own, warm_up in cases))
     for run, (_, warm_up) in zip(runs, cases):
         run.values()
-        for rank in range(2):
+        for rank in range(n):
             _require_synchronized_before_barrier(run, rank, warm_up)
 
 
@@ -364,7 +378,8 @@ def test_median(world, rng):
         [1.0, 6.0],
         [float(i * i) for i in range(21)],
     )
-    for run, own in zip(world(2, *(watch([own] * 2, 0) for own in cases)), cases):
+    (n,) = drawn_sizes(rng)
+    for run, own in zip(world(n, *(watch([own] * n, 0) for own in cases)), cases):
         known = {
             "this is the mean. One slow iteration changes the mean. Use the median": np.mean(own),
             "this is the smallest of the times. Use the median": min(own),
@@ -375,7 +390,7 @@ def test_median(world, rng):
                 sorted(own)[len(own) // 2]
             ),
         }
-        require_samples(run, [own] * 2, 0, {}, last=known)
+        require_samples(run, [own] * n, 0, {}, last=known)
         run.require(
             "a tuple without names" not in events(run, 0),
             "stopwatch did not return a Timing. Return Timing(seconds, samples): `make bandwidth`"
@@ -389,12 +404,13 @@ def test_median(world, rng):
 def test_stopwatch_twice(world, rng):
     """A second call of stopwatch does not change the samples of the first call"""
     own = list(rng.permutation([1.0, 1.25, 2.0]) * rng.uniform(1, 2))  # mean ≠ median
-    (run,) = world(2, watch([own] * 2, 0, measured_again=True))
+    (n,) = drawn_sizes(rng)
+    (run,) = world(n, watch([own] * n, 0, measured_again=True))
     later = {
         "these are the samples of the second measurement, which overwrote those of the first. Make"
-        " a new list for each measurement": [[0.5] * 3] * 2
+        " a new list for each measurement": [[0.5] * 3] * n
     }
-    require_samples(run, [own] * 2, 0, later)
+    require_samples(run, [own] * n, 0, later)
 
 
 @number("2.2")

@@ -93,9 +93,10 @@ def require_rows(run, n, asked, answers):
 def test_sweep_is_lazy(world, rng):
     """sweep yields each row before the next run begins"""
     collectives, sizes, answers = table(rng)
-    (run,) = world(1, call("benchmarking.sweep", collectives, sizes, 2, answers, driver="swept"))
+    n = int(rng.integers(1, 9))
+    (run,) = world(1, call("benchmarking.sweep", collectives, sizes, n, answers, driver="swept"))
     asked = [(collective, size) for collective in collectives for size in sizes]
-    require_rows(run, 2, asked, answers)
+    require_rows(run, n, asked, answers)
     seen = [
         "row" if event == "row" else "run"
         for event in events(run, 0)
@@ -135,8 +136,8 @@ def test_sweep_misuse(world, rng):
     runs = world(
         1,
         *(
-            call("benchmarking.sweep", c, sizes, 2, answers, driver="swept", may_raise=True)
-            for c in asked
+            call("benchmarking.sweep", c, sizes, n, answers, driver="swept", may_raise=True)
+            for c, n in zip(asked, rng.integers(1, 9, 2).tolist())
         ),
     )
     for run in runs:

@@ -68,8 +68,9 @@ def test_shards_own_their_memory(world, rng):
     """A shard is a contiguous copy of 1/n of the weight: it does not keep the full weight alive,
     and later calls do not change it
     """
-    for n in (2, 4, 1):
-        square, row, narrow = (rng.standard_normal(shape) for shape in ((8, 8), (1, 8), (5, n)))
+    for n in SIZES:
+        shapes = (12, 12), (1, 12), (5, n)
+        square, row, narrow = (rng.standard_normal(shape) for shape in shapes)
         given = [
             (axis, wrap, square) for axis in ("columns", "rows") for wrap in (np.array, Strided)
         ]
@@ -176,7 +177,7 @@ def test_forward(world, rng):
 @on_gloo
 def test_forward_saves(world, rng):
     """For every layer, each rank saves the replicated input x and its own columns of z = x @ W"""
-    for n in (1, 2, 3):
+    for n in SIZES:
         # There are two calls, one after the other, each with its own batch. Both results are judged
         # at the end, because the second call must not change what the first call returned.
         first, second = Problem(rng, n), Problem(rng, n)

@@ -19,7 +19,7 @@ from grader.hidden.tensor_problem import (
     shapes_of_gradients,
     traffic_problems,
 )
-from grader.hidden.world_sizes import SIZES
+from grader.hidden.world_sizes import SIZES, drawn_sizes
 from grader.reference import tensor_parallel as parts
 from grader.reference.collective_mistakes import OVERWRITTEN
 from grader.reference.counting import counted
@@ -79,14 +79,15 @@ def test_backward_twice(world, rng):
     """A second call of tensor_parallel_backward, with the same or other tensors, is right, and does
     not change the first call's gradients
     """
-    first, second = Problem(rng, 2), Problem(rng, 2)
+    (n,) = drawn_sizes(rng)
+    first, second = Problem(rng, n), Problem(rng, n)
     both = (
-        per_rank(*((p.shards[r], p.saved_by(r), p.grad_y) for r in range(2)))
+        per_rank(*((p.shards[r], p.saved_by(r), p.grad_y) for r in range(n)))
         for p in (first, second)
     )
-    (run,) = world(2, call("tensor_parallel.tensor_parallel_backward", *both, driver="in_turn"))
+    (run,) = world(n, call("tensor_parallel.tensor_parallel_backward", *both, driver="in_turn"))
     expected = [
-        [[p.grad_x, *p.of_ranks(p.gradients)[r]] for p in (first, second)] for r in range(2)
+        [[p.grad_x, *p.of_ranks(p.gradients)[r]] for p in (first, second)] for r in range(n)
     ]
     label = "the list of gradients, [call][x, then each shard],"
     run.returns(
@@ -96,8 +97,8 @@ def test_backward_twice(world, rng):
         label=label,
         known_mistakes=[{OVERWRITTEN: [own[1], own[1]]} for own in expected],
     )
-    p = Problem(rng, 2)
-    (run,) = world(2, p.backward(driver="twice"))
+    p = Problem(rng, n)
+    (run,) = world(n, p.backward(driver="twice"))
     doubled = [
         {"the second pass's gradients were added to the first's": [2 * g for g in own]}
         for own in p.of_ranks(p.gradients)
@@ -116,7 +117,7 @@ def test_gradients_are_no_larger_than_shards(world, rng):
     """The backward pass computes with shards only, and its results keep only the gradients of x and
     of the shards alive
     """
-    for n in (3, 4):
+    for n in (2, 3, 4):
         p = Problem(rng, n)
         run, counted_run = world(n, p.backward(driver="described"), p.backward(driver="metered"))
         counted_run.values()

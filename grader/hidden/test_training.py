@@ -61,21 +61,20 @@ class Training:
 
 
 def trainings(rng, n):
-    """Return a training of one step and a training of five steps.
+    """Return trainings of one step, of five steps, and of two steps with large numbers.
 
     The training of one step has one row for each rank. In the training of five steps, the memory
     layout of tensors differs from rank to rank, and all ranks except rank 0 begin late. Each rank
     has so many rows that a program that gathers them exceeds the limit of
-    ``averages_own_gradients``. On two ranks, also return a training of two steps with large
-    numbers.
+    ``averages_own_gradients``.
     """
     # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in the gradient
     # becomes an error of 1e−9 · lr in the step.
     tolerance = Tolerance(1e-9, "five AdamW steps in float64")
     long = _training(rng, n, (5, 3, MANY_ROWS, np.float64), tolerance, lr=0.02, delays=late(n))
     made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
-    if n == 2:  # large gradients, with a norm in the thousands, must not be clipped
-        made.append(_training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), scale=100))
+    # Large gradients, with a norm in the thousands, must not be clipped.
+    made.append(_training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), scale=100))
     return made
 
 
