@@ -18,6 +18,12 @@ def as_number(value):
     return np.array(benchmark_rows.as_float(value))
 
 
+N_MINUS_ONE_PARTS = (
+    "this is n − 1 times the part. The whole array has n parts, and the reported figure already"
+    " contains the factor (n − 1)/n"
+)
+
+
 @number("2.1")
 @weight(0.5)
 def test_bandwidths(world):
@@ -52,7 +58,12 @@ def test_bandwidths(world):
             " an all-gather together"
         ): np.array(1.5),
         "the factor 2n/(n−1) is upside down. Use 2(n−1)/n": np.array(16 / 3),
+        "the factor was rounded down to a whole number. Does your code use //?": np.array(0.0),
     }
+    # 2 * n - 1 / n, 2 * (n - 1 / n) and 2 - 1 / n
+    for factor in (7.75, 7.5, 1.75):
+        name = f"the parentheses are wrong: the factor is 2 · (n − 1) / n, not {factor:g}"
+        plain[name] = np.array(2 * factor)
     bus.returns(np.array(3.0), tolerance=CLOSE, select=as_number, known_mistakes=[plain])
     for run, gibibytes, parts, exchanged in ((whole, 277, 1, 4), (part_of_rank, 70, 4, 1)):
         bytes_ = gibibytes * 1024**3
@@ -75,6 +86,11 @@ def test_bandwidths(world):
         if run is part_of_rank:
             known["the part was divided by n. The whole array has n parts: multiply"] = np.array(
                 bytes_ / 4 / 1e9
+            )
+            known[N_MINUS_ONE_PARTS] = np.array(bytes_ * 3 / 1e9)
+        else:
+            known["the factor was divided out. The bus bandwidth contains it"] = np.array(
+                bytes_ / 1.5 / 1e9
             )
         usual = np.array(bytes_ * parts / 1e9)
         run.returns(usual, tolerance=CLOSE, select=as_number, known_mistakes=[known])
@@ -179,7 +195,12 @@ def test_stopwatch(world):
         label="the list of samples",
         known_mistakes=own,
     )
-    mean = {"this is the mean. Return the median": np.array(3.0)}
+    mean = {
+        "this is the mean. Return the median": np.array(3.0),
+        (
+            "this is the largest sample, or the middle one of an unsorted list. Return the median"
+        ): np.array(5.0),
+    }
     run.returns(
         seconds,
         seconds,
@@ -218,6 +239,10 @@ def test_stopwatch(world):
             [1002.0, 5.0, 2.0]
         ),
         "only rank 0 called the barrier": np.array([1002.0] * 3),
+        (
+            "the clock starts before synchronize and the barrier. Call synchronize, then barrier,"
+            " and then read the clock"
+        ): np.array([402.0, 105.0, 102.0]),
         (
             "there is no synchronize() before the clock is stopped. The device had only started"
             " its work"

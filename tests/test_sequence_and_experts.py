@@ -167,14 +167,16 @@ ROWS = [np.array([[1.0], [2.0], [3.0]]), np.array([[4.0]])]
 @number("9.3")
 @weight(0.25)
 def test_routes(world):
-    """exchange_routes returns the routes of the docstring's example; to_experts and from_experts
-    move rows to the experts and back
+    """exchange_routes returns the routes, with one or two experts on each rank; to_experts and
+    from_experts move rows to the experts and back
     """
     routes = experts.routes(CHOICES, 1)
     arrived = experts.send(ROWS, routes)
-    found, there, back, wrong = world(
+    of_pairs = experts.routes(MIXTURE.choices, 2)
+    found, pairs, there, back, wrong = world(
         2,
         call(f"{MODULE}.exchange_routes", per_rank(*CHOICES), 1),
+        call(f"{MODULE}.exchange_routes", per_rank(*MIXTURE.choices), 2),
         call(f"{MODULE}.to_experts", per_rank(*ROWS), per_rank(*routes)),
         call(f"{MODULE}.from_experts", per_rank(*arrived), per_rank(*routes)),
         call(f"{MODULE}.to_experts", np.ones((5, 1)), per_rank(*routes), may_raise=True),
@@ -183,6 +185,11 @@ def test_routes(world):
         *routes,
         label="(order, sent, received, arrived)",
         known_mistakes=experts.routes_mistakes(CHOICES, 1),
+    )
+    pairs.returns(
+        *of_pairs,
+        label="(order, sent, received, arrived), with two experts on each rank,",
+        known_mistakes=experts.routes_mistakes(MIXTURE.choices, 2),
     )
     there.returns(
         *arrived,

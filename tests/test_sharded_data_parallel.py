@@ -169,14 +169,14 @@ def test_fully_sharded_step(world):
         call(name, wrong, per_rank(*HALVES), may_raise=True),
     )
     losses, gradients = sharded.local_steps(WEIGHTS, HALVES)
-    _are_those_of(run, losses, gradients)
+    _are_those_of(run, losses, gradients, sharded.step_mistakes(WEIGHTS, HALVES))
     run.keeps_inputs()
     refused.raises_value_error("4", "5", given="a shard of 4 entries in place of 5")
 
 
-def _are_those_of(run, losses, gradients, uncalled=({}, {})):
+def _are_those_of(run, losses, gradients, of_step):
     """Fail unless a step returned these losses, and the shards of the averaged gradients."""
-    known = [a | b for a, b in zip(sharded.sharded_mistakes(gradients), uncalled)]
+    known = [a | b for a, b in zip(sharded.sharded_mistakes(gradients), of_step)]
     run.returns(
         *sharded.gradient_shards(gradients),
         tolerance=CLOSE,
@@ -247,8 +247,8 @@ def test_prefetched_step(world):
     given = per_rank(*sharded.layers_of(weights, 2)), per_rank(*HALVES)
     name = f"{MODULE}.prefetched_step"
     (run,) = world(2, call(name, *given, *probes, driver="followed_layers", slow_gathers=True))
-    uncalled = sharded.uncalled_mistakes(weights, HALVES, *factors)
-    _are_those_of(run, *sharded.local_steps(weights, HALVES, *factors), uncalled)
+    of_step = sharded.step_mistakes(weights, HALVES, *factors)
+    _are_those_of(run, *sharded.local_steps(weights, HALVES, *factors), of_step)
     because = "Gather layers by all-gathers, and average gradients by reduce-scatters."
     run.uses_only("all_gather", "reduce_scatter", because=because)
     for rank in range(2):

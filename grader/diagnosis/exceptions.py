@@ -116,10 +116,36 @@ SLIPS = [
         ),
     ),
     Slip(
+        ("Split sizes doesn't match", "output_split_sizes add up"),
+        (
+            "make the output with as many rows as arrive, the sum of output_split_sizes. A rank may"
+            " get more or fewer rows than it sends."
+        ),
+    ),
+    Slip(
+        ("Split sizes doesn't match", "input_split_sizes add up"),
+        "input_split_sizes are the numbers of rows that this rank sends to each rank.",
+    ),
+    Slip(
         ("Split sizes doesn't match",),
         (
             "in all_to_all_single(output, input, output_split_sizes, input_split_sizes), the sizes"
             " of the output come first."
+        ),
+    ),
+    Slip(
+        ("Number of tensor splits",),
+        (
+            "a list of split sizes has one number for each rank. If a rank has several experts, add"
+            " up the numbers of their tokens."
+        ),
+    ),
+    Slip(
+        ("does not divide equally across group size",),
+        (
+            "without split sizes, the rows are cut into n equal parts. Give split sizes if parts"
+            " differ. If these are counts: is there one for each expert of the world, also for"
+            " experts without tokens?"
         ),
     ),
     Slip(

@@ -172,9 +172,12 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
 
 def _zeros(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     if got.ndim and got.size and not got.any() and expected.any():
+        filled = "all zeros. Does your code fill the output, and do you return that tensor?"
+        if not context.communicates:
+            return filled
         return (
-            "all zeros. Does your code fill the output, and do you return that tensor? irecv and"
-            " asynchronous calls return immediately. Call wait() on the Work that they return."
+            f"{filled} irecv and asynchronous calls return immediately. Call wait() on the Work"
+            " that they return."
         )
     return None
 

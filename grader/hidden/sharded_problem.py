@@ -227,17 +227,18 @@ class ShardedProblem:
         which no layer has a factor.
         """
         gradients = (local or self.local)[1]
-        others = [{}] * self.n
-        if local is self.followed:
-            factors = self.forward, self.backward
-            others = sharded.uncalled_mistakes(self.weights, self.batches, *factors)
+        factors = (self.forward, self.backward) if local is self.followed else ()
         run.returns(
             *sharded.gradient_shards(gradients, self.dtype),
             tolerance=self.tolerance,
             select=select,
             label="the list of this rank's shards of the gradients",
             known_mistakes=lambda: [
-                known | more for known, more in zip(sharded.sharded_mistakes(gradients), others)
+                of_sum | of_step
+                for of_sum, of_step in zip(
+                    sharded.sharded_mistakes(gradients),
+                    sharded.step_mistakes(self.weights, self.batches, *factors),
+                )
             ],
         )
 

@@ -68,7 +68,10 @@ def test_bus_bandwidth(world, rng):
         ranks = [n for _, _, n, _ in cases]
         right = [truth.bus_bandwidth(*case) for case in cases]
         algorithm = [truth.algorithm_bandwidth(size, seconds) for _, size, _, seconds in cases]
-        again = "the size was multiplied by n. It is already the size of the whole array"
+        again = (
+            "this is n times the expected value. The size is already that of the whole array, and"
+            " the factor counts whole arrays, not parts"
+        )
         part = "the size was divided by n. Use the size of the whole array, not of one rank's part"
         mistakes = [
             ("this is the algorithm bandwidth", algorithm),
@@ -77,6 +80,10 @@ def test_bus_bandwidth(world, rng):
             (again, [value * n for value, n in zip(right, ranks)]),
             (part, [value / n for value, n in zip(right, ranks)]),
             (WHOLE_BYTES, [s // t / 1e9 * truth.FACTORS[collective](n) for _, s, n, t in cases]),
+            (
+                "the factor was rounded down to a whole number. Does your code use //?",
+                [v * (truth.FACTORS[collective](n) // 1) for v, n in zip(algorithm, ranks)],
+            ),
         ]
         answers(
             run,
@@ -110,7 +117,8 @@ def test_usual_bandwidth(world, rng):
             [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
         (
-            "the size of a part was multiplied by n − 1. An array has n parts",
+            "a part was multiplied by n − 1. The whole array has n parts, and the reported figure"
+            " already contains the factor (n − 1)/n",
             [v * (n - 1 if c == "part" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
     ]

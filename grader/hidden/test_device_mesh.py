@@ -99,13 +99,16 @@ def judge_groups(run, shape, own, first=None):
             f" this option, only the ranks of a group make the group. {MAKE_ALL} Leave"
             " use_local_synchronization out.",
         )
-    known = parts.group_mistakes(mesh, own, first and Mesh(first))
+    known = parts.known_groups(run.values(), mesh, own, first and Mesh(first))
     for index, (name, ranks_of) in enumerate((("row", mesh.row), ("column", mesh.column))):
         run.returns(
             *(own[ranks_of(rank)] for rank in range(mesh.size)),
             select=lambda found, index=index: found[index],
             label=f"the result of an all-gather in the {name}'s group (mesh of {named(shape)})",
-            known_mistakes=[{k: v[index] for k, v in of_rank.items()} for of_rank in known],
+            known_mistakes=[
+                {k: v[index] for k, v in of_rank.items() if v[index] is not None}
+                for of_rank in known
+            ],
             if_none=parts.NO_GROUP,
         )
     run.require(

@@ -229,9 +229,12 @@ class HubGroup(dist.ProcessGroup):
         require_dense("all_to_all", [input, output])
         if not input.is_contiguous():
             raise ValueError("Tensors must be contiguous")  # the words of gloo
+        given = ("input", input, input_splits), ("output", output, output_splits)
+        if input_splits and sum(input_splits) == len(output) != len(input) == sum(output_splits):
+            raise RuntimeError(f"{SPLIT_SIZES}: those of input and output are swapped")
         pieces = [
-            _pieces(tensor, [index(count) for count in rows], self.size())
-            for tensor, rows in ((input, input_splits), (output, output_splits))
+            _pieces(name, tensor, [index(count) for count in rows], self.size())
+            for name, tensor, rows in given
         ]
         is_overlapping = self.size() > 1 and overlap(input, output)
         return self._issue(
@@ -355,18 +358,30 @@ def _reduction(opts: Any) -> str:
     return REDUCTIONS.get(op, str(op).rpartition(".")[2].lower())
 
 
-def _pieces(tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
+# The beginnings of torch's own sentences. On gloo, nothing follows.
+SPLIT_SIZES = "Split sizes doesn't match total dim 0 size"
+NUMBER_OF_SPLITS = "Number of tensor splits not equal to group size"
+
+
+def _pieces(name: str, tensor: torch.Tensor, rows: list[int], n: int) -> list[int]:
     """Return, for each of ``n`` ranks, how many elements go to it or come from it.
 
-    ``rows`` are the split sizes of dimension 0. If ``rows`` is empty, all parts are equal. Raises
-    RuntimeError if the split does not fit the tensor.
+    ``name`` is "input" or "output". ``rows`` are the split sizes of dimension 0. If ``rows`` is
+    empty, all parts are equal. Raises RuntimeError if the split does not fit the tensor.
     """
     if not rows:
         if len(tensor) % n:
             raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
         return [tensor.numel() // n] * n
-    if sum(rows) != len(tensor) or len(rows) != n:
-        raise RuntimeError("Split sizes doesn't match total dim 0 size")
+    if len(rows) != n:
+        raise RuntimeError(
+            f"{NUMBER_OF_SPLITS}: {name}_split_sizes has length {len(rows)}, on {n} ranks"
+        )
+    if sum(rows) != len(tensor):
+        raise RuntimeError(
+            f"{SPLIT_SIZES}: {name}_split_sizes add up to {sum(rows)}, and the {name} has"
+            f" {len(tensor)} rows"
+        )
     return [tensor[0].numel() * count if len(tensor) else 0 for count in rows]
 
 

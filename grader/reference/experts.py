@@ -42,6 +42,30 @@ NO_GATE_WAY = "grad_x lacks the gradient through the logits: add grad_logits @ g
 NO_EXPERT_WAY = "grad_x lacks the gradient through the experts: add the gradient that they return"
 P_MISSING = "grad_y was not multiplied by p before it was sent to the experts"
 WRONG_SIGN = "the sign of the softmax's derivative is wrong. It is p·(δ − π)"
+NO_P_IN_LOGITS = "grad_logits lacks the factor p. It is (grad_y · f) · p·(δ − π)"
+P_SQUARED = (
+    "grad_logits has the factor p twice. f is the expert's output, before it is multiplied by p"
+)
+NO_DELTA = "grad_logits lacks δ, which is 1 for the chosen expert. It is (grad_y · f) · p·(δ − π)"
+P_AGAIN = (
+    "the gradient that comes back from the experts was multiplied by p. grad_y already got this"
+    " factor before it was sent"
+)
+EXPERTS_SUMMED = (
+    "the gradients of experts of different ranks were added up. The gradient of an expert is"
+    " complete on its own rank"
+)
+NO_GELU = "gelu is missing. layer_forward returns (y, z), and the output of an expert is y"
+P_BEFORE_GELU = "the tokens or z were multiplied by p. Multiply the output of the expert by p"
+BY_EXPERT = (
+    "the results of a rank's experts were joined expert by expert, but to_experts and from_experts"
+    " use the order of arrival. Write each result to the place of its token"
+)
+PER_EXPERT = "sent has one number for each expert. Add up the numbers of all experts of a rank"
+WRONG_EXPERTS = (
+    "the experts were assigned to the wrong ranks. Expert number c is on rank c // experts: the"
+    " experts of one rank have consecutive numbers"
+)
 ONLY_CHOSEN = (
     "your code gives a gradient to the logit of the chosen expert alone. Every logit has a"
     " gradient: p·(δ − π). δ is 1 for the chosen expert and 0 for all other experts. π is the"
@@ -102,7 +126,22 @@ class Mixture:
         }
         for name, rows in put_back_wrongly(self.outputs, self.routes).items():
             made[name] = [p * own for p, own in zip(self.p, rows)]
+        z = self._on_own_tokens()
+        made[NO_GELU] = [p * own for p, own in zip(self.p, z)]
+        made[P_BEFORE_GELU] = [gelu(p * own) for p, own in zip(self.p, z)]
+        by_expert = [
+            gelu(own[np.argsort(route[3], kind="stable")])
+            for own, route in zip(self.z, self.routes)
+        ]
+        made[BY_EXPERT] = [p * own for p, own in zip(self.p, send_back(by_expert, self.routes))]
         return by_rank(made, self.n)
+
+    def _on_own_tokens(self) -> list[np.ndarray]:
+        """Return, for each rank, x @ W for each of its tokens, with the weight of its expert."""
+        return [
+            np.array([row @ self.weights[c] for row, c in zip(x, own)]).reshape(x.shape)
+            for x, own in zip(self.tokens, self.choices)
+        ]
 
     def backward(self, grads: list, through_p: bool = True) -> tuple[list, list, list]:
         """Return three lists of gradients, ``(of_tokens, of_gates, of_logits)``.
@@ -130,6 +169,17 @@ class Mixture:
         chosen = np.eye(len(self.weights))[self.choices[rank]]
         pi = self.probabilities[rank] * (chosen if only_chosen else 1.0)
         return (grad * self.outputs[rank]).sum(axis=1, keepdims=True) * self.p[rank] * (chosen - pi)
+
+    def _wrong_logits(self, grads: list) -> dict[str, list]:
+        """Return a dict from each mistake to each rank's gradients of its logits."""
+        made: dict[str, list] = {NO_P_IN_LOGITS: [], P_SQUARED: [], NO_DELTA: []}
+        for rank, grad in enumerate(grads):
+            right, p = self.grad_logits(rank, grad), self.p[rank]
+            made[NO_P_IN_LOGITS].append(right / p)
+            made[P_SQUARED].append(right * p)
+            of_output = (grad * self.outputs[rank]).sum(axis=1, keepdims=True)
+            made[NO_DELTA].append(-of_output * p * self.probabilities[rank])
+        return made
 
     def of_weights(self, grads: list, through_p: bool = True) -> list[np.ndarray]:
         """Return the gradients of all experts' weights, from the tokens of all ranks."""
@@ -162,6 +212,9 @@ class Mixture:
         right, gate = self.gradients(grads), sum(of_gates)
         short = [self.grad_logits(r, grads[r], only_chosen=True) for r in range(self.n)]
         gate_short = sum(x.T @ g for x, g in zip(self.tokens, short))
+        of_ranks = [self.of_rank(self.of_weights(grads), r) for r in range(self.n)]
+        summed = [sum(of_index) for of_index in zip(*of_ranks)]
+        wrong_logits = self._wrong_logits(grads)
         found = []
         for r in range(self.n):
             grad_x, _, own = right[r]
@@ -172,7 +225,12 @@ class Mixture:
                 P_MISSING: (bare[r] + of_logits[r], gate, self.of_rank(bare_weights, r)),
                 ONLY_CHOSEN: (of_tokens[r] + short[r] @ self.gate.T, gate_short, own),
             }
+            for name, of_all in wrong_logits.items():
+                of_gate = sum(x.T @ g for x, g in zip(self.tokens, of_all))
+                known[name] = (of_tokens[r] + of_all[r] @ self.gate.T, of_gate, own)
+            known[P_AGAIN] = (self.p[r] * of_tokens[r] + of_logits[r], gate, own)
             if self.n > 1:
+                known[EXPERTS_SUMMED] = (grad_x, gate, summed)
                 known[OWN_TOKENS] = (grad_x, of_gates[r], own)
                 known[MEAN_OF_RANKS] = (grad_x, gate / self.n, own)
             found.append(known)
@@ -220,6 +278,14 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
             INVERSE: (inverse, sent, received, arrived),
             DESCENDING: (np.argsort(-choices[rank], kind="stable"), sent, received, arrived),
         }
+        n = len(choices)
+        counts = [np.bincount(own, minlength=n * each) for own in choices]
+        if each > 1:
+            of_experts = [[int(c) for c in own] for own in counts]
+            known[PER_EXPERT] = (order, of_experts[rank], received, arrived)
+            grouped = [own.reshape(each, n).sum(axis=0).tolist() for own in counts]
+            wrong = grouped[rank], [own[rank] for own in grouped]
+            known[WRONG_EXPERTS] = (order, *wrong, arrived)
         found.append(known)
     return found
 
@@ -235,6 +301,22 @@ def send(rows: list, of_ranks: list[Routes], in_order: bool = True) -> list[np.n
     return [
         np.concatenate([given[i][ends[i][j] : ends[i][j + 1]] for i in range(n)]) for j in range(n)
     ]
+
+
+def send_back(rows: list, of_ranks: list[Routes]) -> list[np.ndarray]:
+    """Return the rows that come back to the tokens of each rank: the inverse of ``send``.
+
+    ``rows[rank]`` are rows for the tokens that have arrived at a rank, in the order of arrival.
+    """
+    n = len(rows)
+    ends = [np.cumsum([0, *route[2]]) for route in of_ranks]
+    found = []
+    for rank, (order, *_) in enumerate(of_ranks):
+        own = np.concatenate([rows[j][ends[j][rank] : ends[j][rank + 1]] for j in range(n)])
+        in_order = np.empty_like(own)
+        in_order[order] = own
+        found.append(in_order)
+    return found
 
 
 def send_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:

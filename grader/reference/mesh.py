@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from grader.reference.by_rank import by_rank
+from grader.reference.counting import counted
 from grader.reference.returned_lists import are_ints
 from grader.reference.single_device import gelu, gelu_derivative
 from grader.wire.events import Operation
@@ -70,10 +71,19 @@ OVER_ROW = (
     "the gradients were averaged over the row. The ranks of a row have different shards: average"
     " over the column"
 )
-DIVIDED_BY_ALL = (
-    "the gradients were summed over the column, and divided by the number of all ranks. Divide by"
-    " the number of ranks in the column"
+DIVIDED_BY = (
+    "the gradients were summed over the column, and divided by {}. The column has {}: divide by"
+    " this number, once"
 )
+OWN_DIVIDED = (
+    "these are this rank's own gradients, divided by the number of ranks in the column. They were"
+    " never added up over the column, or the sum was not used"
+)
+AT_PARTIAL = (
+    "gelu′ was taken at this rank's partial product with B. Take it at the sum over the row"
+)
+NO_SECOND_GELU = "gelu is missing after B, forward and backward"
+NO_SECOND_DERIVATIVE = "in the backward pass, the derivative of the gelu after B is missing"
 PARTIAL_FORWARD = "the product with B is partial. Sum it over the row, before gelu"
 FORWARD_IN_COLUMN = (
     "the products with B were summed over the column. The ranks of a column have different rows of"
@@ -174,15 +184,18 @@ def step(
     through_sum: Exchange = _kept,
     average: Exchange | None = None,
     gelu_first: bool = False,
+    at_partial: bool = False,
+    second_gelu: tuple[bool, bool] = (True, True),
 ) -> tuple[list, list]:
     """Return (losses, gradients): each rank's loss, and the gradients of its pairs of shards.
 
-    By default, the step is right. Other values of the last five arguments give a step with a
+    By default, the step is right. Other values of the last seven arguments give a step with a
     mistake. ``forward_sum`` adds up the partial products. ``through_sum`` changes the gradient that
     goes back through ``forward_sum``. By default, this gradient stays the same. ``backward_sum``
     adds up the partial gradients between two pairs. ``average`` averages the gradients of the
     shards. If ``gelu_first`` is True, gelu is applied to the partial products, and not to their
-    sum.
+    sum. If ``at_partial`` is True, the derivative is taken at the partial products. ``second_gelu``
+    says whether the gelu after B is computed, and whether its derivative is.
     """
     forward_sum = forward_sum or mesh.row_sums
     backward_sum, average = backward_sum or mesh.row_sums, average or mesh.column_means
@@ -194,14 +207,16 @@ def step(
         z = [x[r] @ shards[r][l][0] for r in ranks]
         partial = [gelu(z[r]) @ shards[r][l][1] for r in ranks]
         output = forward_sum([gelu(own) for own in partial] if gelu_first else partial)
-        saved.append((x, z, partial if gelu_first else output))
-        x = output if gelu_first else [gelu(own) for own in output]
+        saved.append((x, z, partial if gelu_first or at_partial else output))
+        x = output if gelu_first or not second_gelu[0] else [gelu(own) for own in output]
     losses = [np.asarray(np.mean(own**2)) for own in x]
     grad = [2 * own / own.size for own in x]
     gradients: list[list[tuple]] = []
     for layer in reversed(range(len(pairs))):
         x_in, z, before = saved[layer]
-        grad = [own * gelu_derivative(b) for own, b in zip(through_sum(grad), before)]
+        grad = through_sum(grad)
+        if second_gelu[1]:
+            grad = [own * gelu_derivative(b) for own, b in zip(grad, before)]
         of_second = [gelu(z[r]).T @ grad[r] for r in ranks]
         grad_z = [grad[r] @ shards[r][layer][1].T * gelu_derivative(z[r]) for r in ranks]
         of_first = [x_in[r].T @ grad_z[r] for r in ranks]
@@ -217,12 +232,21 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
     is the loss, or the gradients, that the rank returns if it makes this mistake.
     """
     rows = mesh.shape[0]
+
+    def divided_by(number: int) -> Exchange:
+        return lambda own: [g / number for g in mesh.column_sums(own)]
+
     changes: dict[str, dict] = {
         OWN_ROWS: {"average": _kept},
         SUMMED: {"average": mesh.column_sums},
         OVER_ROW: {"average": mesh.row_means},
         OVER_WORLD: {"average": mesh.world_means},
-        DIVIDED_BY_ALL: {"average": lambda own: [g / mesh.size for g in mesh.column_sums(own)]},
+        DIVIDED_BY.format(mesh.size, counted(rows, "rank")): {"average": divided_by(mesh.size)},
+        DIVIDED_BY.format(rows * rows, counted(rows, "rank")): {"average": divided_by(rows * rows)},
+        OWN_DIVIDED: {"average": lambda own: [g / rows for g in own]},
+        AT_PARTIAL: {"at_partial": True},
+        NO_SECOND_GELU: {"second_gelu": (False, False)},
+        NO_SECOND_DERIVATIVE: {"second_gelu": (True, False)},
         PARTIAL_BACKWARD: {"backward_sum": _kept},
         BACKWARD_IN_COLUMN: {"backward_sum": mesh.column_sums},
         BACKWARD_IN_WORLD: {"backward_sum": mesh.world_sums},
@@ -292,6 +316,12 @@ def likely_order(found: object, shape: Shape) -> str:
         COLUMNS_FIRST: [divmod(rank, shape[0])[::-1] for rank in range(shape[0] * shape[1])],
         SWAPPED: [place[::-1] for place in places(shape)],
         OTHER_SIDE: [divmod(rank, shape[0]) for rank in range(shape[0] * shape[1])],
+        f"{OTHER_SIDE}, for the first coordinate": [
+            (rank // shape[0], rank % shape[1]) for rank in range(shape[0] * shape[1])
+        ],
+        f"{OTHER_SIDE}, for the second coordinate": [
+            (rank // shape[1], rank % shape[0]) for rank in range(shape[0] * shape[1])
+        ],
     }
     return next((sentence for sentence, order in wrong.items() if got == order), "")
 
@@ -308,6 +338,51 @@ def likely_ranks(found: Any, shape: Shape) -> str:
     wrong = {COLUMNS_FIRST: columns_first, OTHER_SIDE: other_side}
     got = list(found)
     return next((sentence for sentence, order in wrong.items() if got == order), "")
+
+
+def known_groups(
+    found: list, mesh: Mesh, own: np.ndarray, first: Mesh | None = None
+) -> list[dict[str, list]]:
+    """Return, for each rank, a dict from each mistake in its groups to the tensors it gathers.
+
+    The mistakes are those of ``group_mistakes``. But the groups are swapped only if this explains
+    what every rank found. Further mistakes name the ranks of each group that was found.
+    ``found[rank]`` are the tensors that a rank gathered in its groups.
+    """
+    known = group_mistakes(mesh, own, first)
+    are_swapped = all(
+        isinstance(groups, (list, tuple))
+        and len(groups) == 2
+        and all(map(np.array_equal, groups, of_rank[SWAPPED_GROUPS]))
+        for groups, of_rank in zip(found, known)
+    )
+    for rank, (groups, of_rank) in enumerate(zip(found, known)):
+        if not are_swapped:
+            del of_rank[SWAPPED_GROUPS]
+        if not isinstance(groups, (list, tuple)):
+            continue
+        for index, (name, due) in enumerate(
+            (("row", mesh.row(rank)), ("column", mesh.column(rank)))
+        ):
+            ranks = _gathered_from(groups[index] if index < len(groups) else None, own)
+            if ranks and ranks != due:
+                text = (
+                    f"rank {rank} returned the group {ranks} as its {name}. Its {name} is {due}."
+                    f" The mesh has {counted(mesh.shape[0], 'row')} of"
+                    f" {counted(mesh.shape[1], 'rank')}"
+                )
+                pair: list = [None, None]
+                pair[index] = groups[index]
+                of_rank[text] = pair
+    return known
+
+
+def _gathered_from(tensors: Any, own: np.ndarray) -> list[int]:
+    """Return the ranks whose tensors these are, in order. Return [] if a tensor is no rank's."""
+    if not isinstance(tensors, np.ndarray) or tensors.shape[1:] != own.shape[1:]:
+        return []
+    ranks = [[r for r, mine in enumerate(own) if np.array_equal(mine, one)] for one in tensors]
+    return [of_one[0] for of_one in ranks] if all(ranks) else []
 
 
 def group_mistakes(mesh: Mesh, own: np.ndarray, first: Mesh | None = None) -> list[dict[str, list]]:

@@ -22,6 +22,17 @@ NO_RESIDUAL = "x was not added to the output of the two layers"
 NORMALIZED_SAVED = "these are the normalised rows. Save x as it is given"
 AFTER_GELU = "this is gelu(z). Save z, the input of gelu"
 
+SECOND_GELU = "gelu was applied after B, too. There is no gelu after B here"
+NO_GELU = "gelu is missing after A"
+RESIDUAL_SUMMED = (
+    "the residual was added on every rank before the sum, so it was added once for each rank. Add x"
+    " after the sum"
+)
+NOT_GATHERED = (
+    "the rows were not gathered. Each rank multiplied only its own rows by its own shards, and then"
+    " products of different tokens were added up"
+)
+
 NO_DIRECT_WAY = "the gradient through the residual is missing: add grad_y to the gradient of x"
 NORM_SKIPPED = "the gradient did not go back through the normalisation: see normalize_backward"
 PARTIAL_ROWS = (
@@ -35,6 +46,14 @@ OWN_ROWS = (
 NOT_NORMALIZED_INPUT = (
     "the gradient of A was computed from x. Use normalize(x), which is the input of A"
 )
+
+FROM_Z = "the gradient of B was computed from z. The input of B is gelu(z)"
+NO_DERIVATIVE = "the derivative of gelu is missing: grad_z = grad_h ⊙ gelu′(z)"
+DIRECT_SUMMED = (
+    "grad_y was added on every rank before the sum, and went through normalize_backward. Add it"
+    " once, at the end"
+)
+SUM_DIVIDED = "the sum over the ranks was divided by n. Add up the partial gradients only"
 
 OWN_BLOCK = (
     "each query saw the keys of its own rank only. Pass keys and values around the ring, and use"
@@ -88,6 +107,24 @@ UNDIVIDED = "the output was not divided by the sum of the exponentials"
 ONLY_LARGEST = "this is only the largest score, m. Add the logarithm of the sum of exp(score − m)"
 ONLY_LOG = "this is the logarithm of the sum of exp(score − m). Add m"
 
+HIDDEN_ARE_ZERO = (
+    "the scores of hidden keys were set to 0, and exp(0) is 1. Set them to −∞, so that exp gives 0"
+)
+OWN_LARGEST = (
+    "the exponentials of each block are relative to the largest score of this block. Use one M for"
+    " all blocks"
+)
+ONLY_KEYS = "only the keys travelled. Pass the values on, too, and use the values of each block"
+NO_LOG = "the logarithm of l is missing: logsumexp is m + log l"
+
+NO_MASK = "the backward pass has no mask. A query has no gradient from keys that it does not see"
+EACH_BLOCK = "P was normalised within each block. Use the logsumexp of all keys"
+NO_LOGSUMEXP = "P is exp(score − logsumexp), but logsumexp was not subtracted"
+OUTSIDE_P = "P must multiply the whole difference: grad_score = P ⊙ (grad_P − Σ grad_o ⊙ o)"
+STAYED = (
+    "this rank added up its parts for the blocks of all ranks. The gradients of a block must travel"
+    " with the block: each rank adds its own part to them"
+)
 OWN_QUERIES = (
     "grad_k and grad_v come from this rank's own queries only. Send a block's gradients along with"
     " the block: every rank adds its part"
@@ -142,11 +179,22 @@ def pair_mistakes(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[d
         NO_RESIDUAL: split(right - x, n),
         UNNORMALIZED: split(x + gelu(x @ a) @ b, n),
         NORMALIZED_ADDED: split(right - x + normalize(x), n),
+        SECOND_GELU: split(x + gelu(right - x), n),
+        NO_GELU: split(x + z @ b, n),
     }
     if n > 1:
         partial = [gelu(normalize(x) @ own_a[r]) @ own_b[r] for r in range(n)]
         made[PARTIAL] = [own_x[r] + split(partial[r], n)[r] for r in range(n)]
         made[AVERAGED] = split(x + (right - x) / n, n)
+        made[f"{SECOND_GELU}. It was applied to the partial products"] = split(
+            x + sum(gelu(own) for own in partial), n
+        )
+        made[RESIDUAL_SUMMED] = split(right + (n - 1) * x, n)
+        made[f"{RESIDUAL_SUMMED}. The normalised rows were added"] = split(
+            right - x + n * normalize(x), n
+        )
+        mixed = sum(gelu(normalize(own_x[r]) @ own_a[r]) @ own_b[r] for r in range(n))
+        made[NOT_GATHERED] = [own + mixed for own in own_x]
     return by_rank(made, n)
 
 
@@ -182,8 +230,14 @@ def pair_backward_mistakes(
     }
     of_pair: dict[str, list] = {
         NOT_NORMALIZED_INPUT: [(x.T @ grad_z[r], gelu(z[r]).T @ grad_y) for r in range(n)],
+        FROM_Z: [(rows.T @ grad_z[r], z[r].T @ grad_y) for r in range(n)],
     }
+    bare = [grad_y @ own.T for own in own_b]
+    of_x[NO_DERIVATIVE] = split(grad_y + normalize_backward(x, (grad_y @ b.T) @ a.T), n)
+    of_pair[NO_DERIVATIVE] = [(rows.T @ bare[r], gelu(z[r]).T @ grad_y) for r in range(n)]
     if n > 1:
+        of_x[DIRECT_SUMMED] = split(normalize_backward(x, whole + n * grad_y), n)
+        of_x[SUM_DIVIDED] = split(grad_y + normalize_backward(x, whole / n), n)
         total = sum(rows.T @ own for own in grad_z), sum(gelu(own).T @ grad_y for own in z)
         of_pair[OF_ALL_SHARDS] = [total] * n
         partial = [split(grad_z[r] @ own_a[r].T, n)[r] for r in range(n)]
@@ -305,6 +359,7 @@ def attention_mistakes(
         UNDIVIDED: (output * total, logsumexp),
         ONLY_LARGEST: (output, largest[:, 0]),
         ONLY_LOG: (output, np.log(total)[:, 0]),
+        NO_LOG: (output, (largest + total)[:, 0]),
         (NOT_CAUSAL if causal else CAUSAL): attention(q, k, v, visible(tokens, not causal)),
     }
     if width > 1:
@@ -313,6 +368,10 @@ def attention_mistakes(
     if causal:
         made[HIDDEN_DIAGONAL] = _without_diagonal(q, k, v, n)
         made[OPEN_DIAGONAL] = attention(q, k, v, seen | blocks_of(tokens, n))
+        made[HIDDEN_ARE_ZERO] = _with_zeros(q, k, v, np.ones_like(seen))
+        # Here the mask hides keys in a rank's own block only. Blocks of later ranks are left out.
+        own_zeros = f"In a rank's own block, {HIDDEN_ARE_ZERO}"
+        made[own_zeros] = _with_zeros(q, k, v, seen | blocks_of(tokens, n))
     if n > 1:
         made |= _ring_mistakes(q, k, v, causal, n)
     return by_rank({name: list(zip(split(o, n), split(s, n))) for name, (o, s) in made.items()}, n)
@@ -342,7 +401,13 @@ def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n:
         NOT_RESCALED: _not_rescaled(q, k, v, seen, n),
         ONLY_SUM_RESCALED: _not_rescaled(q, k, v, seen, n, rescaled_sum=True),
         ONLY_OUTPUT_RESCALED: _not_rescaled(q, k, v, seen, n, rescaled_output=True),
+        OWN_LARGEST: _by_blocks(q, k, v, seen, n),
     }
+    weights, largest, total = softmax(q, k, seen, q.shape[1] ** -0.5)
+    of_ranks = [
+        sum(np.split(own, n, 1)) @ own_v for own, own_v in zip(split(weights, n), split(v, n))
+    ]
+    made[ONLY_KEYS] = np.concatenate(of_ranks), (largest + np.log(total))[:, 0]
     if not causal:
         of_blocks = [
             attention(q, k, v, np.repeat(np.arange(n) == j, rows)[None, :] & seen)[0]
@@ -360,6 +425,32 @@ def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n:
     made[MASKED_BLOCKS] = attention(q, k, v, seen & inside)
     made[WRONG_OWNER] = attention(q, k, v, turned | (same & seen))
     return made
+
+
+def _with_zeros(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, used: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return causal attention in which hidden scores are 0. It uses the keys in ``used``."""
+    scores = np.where(np.tri(len(q), dtype=bool), (q @ k.T) * q.shape[1] ** -0.5, 0.0)
+    scores = np.where(used, scores, -np.inf)
+    largest = scores.max(axis=1, keepdims=True)
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=1, keepdims=True)
+    return weights @ v / total, (largest + np.log(total))[:, 0]
+
+
+def _by_blocks(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return attention that subtracts from each score the largest score of the key's block."""
+    scores = np.where(seen, (q @ k.T) * q.shape[1] ** -0.5, -np.inf)
+    blocks = np.split(scores, n, 1)
+    largest = [own.max(axis=1, keepdims=True) for own in blocks]
+    weights = np.concatenate(
+        [np.exp(own - np.where(np.isfinite(m), m, 0.0)) for own, m in zip(blocks, largest)], 1
+    )
+    total = weights.sum(axis=1, keepdims=True)
+    return weights @ v / total, (np.max(largest, axis=0) + np.log(total))[:, 0]
 
 
 def _not_rescaled(
@@ -408,14 +499,70 @@ def attention_backward_mistakes(
     if q.shape[1] > 1:
         root = q.shape[1] ** 0.5
         made[NO_SCALE] = right[0] * root, right[1] * root, right[2]
+    made |= _wrong_weights(q, k, v, grad, causal, n)
     if n > 1:
         alone = attention_backward(q, k, v, grad, causal, blocks=blocks_of(len(q), n))
         made[OWN_QUERIES] = right[0], alone[1], alone[2]
         made[OWN_BLOCK] = alone
     found = by_rank({name: list(zip(*(split(g, n) for g in g3))) for name, g3 in made.items()}, n)
+    if n > 1:
+        for rank, known in enumerate(found):
+            known[STAYED] = _of_all_blocks(q, k, v, grad, causal, n, rank)
     of_ranks = list(zip(*(split(g, n) for g in right)))
     neighbours = range(n) if n > 1 else ()
     for rank in neighbours:
         after = (rank + 1) % n
         found[rank][ONE_STEP_SHORT.format(after)] = (of_ranks[rank][0], *of_ranks[after][1:])
     return found
+
+
+def _wrong_weights(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, grad: np.ndarray, causal: bool, n: int
+) -> dict[str, tuple]:
+    """Return a dict from each mistake in the attention weights P to the gradients of q, k and v."""
+    scale, seen = q.shape[1] ** -0.5, visible(len(q), causal)
+    same = blocks_of(len(q), n)
+    output, logsumexp = attention(q, k, v, seen)
+    of_rows = (grad * output).sum(axis=1, keepdims=True)
+    grad_weights = grad @ v.T
+    scores = q @ k.T
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        of_all = np.exp(scores * scale - logsumexp[:, None])
+        masks = {
+            NO_MASK: np.ones_like(seen),
+            FUTURE_BLOCKS: seen | ~same,
+            OPEN_DIAGONAL: seen | same,
+        }
+        wrong = {name: of_all * mask for name, mask in masks.items()} if causal else {}
+        wrong[UNSCALED] = np.where(seen, np.exp(scores - logsumexp[:, None]), 0.0)
+        wrong[NO_LOGSUMEXP] = np.where(seen, np.exp(scores * scale), 0.0)
+        if n > 1:
+            blocks = np.split(wrong[NO_LOGSUMEXP], n, 1)
+            sums = [own.sum(axis=1, keepdims=True) for own in blocks]
+            parts = [np.where(t > 0, own / t, 0.0) for own, t in zip(blocks, sums)]
+            wrong[EACH_BLOCK] = np.concatenate(parts, 1)
+        found = {}
+        for name, weights in wrong.items():
+            grad_scores = weights * (grad_weights - of_rows) * scale
+            found[name] = grad_scores @ k, grad_scores.T @ q, weights.T @ grad
+        right = of_all * seen
+        for name, grad_scores in (
+            (OUTSIDE_P, seen * (grad_weights - of_rows) * scale),
+            (
+                f"{OUTSIDE_P}. P multiplied grad_P only",
+                seen * (right * grad_weights - of_rows) * scale,
+            ),
+        ):
+            found[name] = grad_scores @ k, grad_scores.T @ q, right.T @ grad
+    return found
+
+
+def _of_all_blocks(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, grad: np.ndarray, causal: bool, n: int, rank: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a rank's gradients if it adds up its parts of grad_k and grad_v for all blocks."""
+    owner = np.arange(len(q)) // (len(q) // n)
+    own_queries = np.broadcast_to((owner == rank)[:, None], (len(q), len(q)))
+    grad_q, grad_k, grad_v = attention_backward(q, k, v, grad, causal, blocks=own_queries)
+    of_k, of_v = (np.asarray(sum(split(gradient, n))) for gradient in (grad_k, grad_v))
+    return split(grad_q, n)[rank], of_k, of_v

@@ -42,6 +42,12 @@ NOT_CALLED = (
     "a layer was computed without a call of {}. For every layer, call both arguments, layer_forward"
     " and layer_backward, once. Do not call the functions of mlp directly"
 )
+WHOLE_GRADIENTS = "these are the whole gradients. Return this rank's flat shards of them"
+OWN_DIVIDED = (
+    "these are this rank's own gradients, divided by the number of ranks. They were never added up"
+    " over the ranks, or the sum was not used"
+)
+SAVED_OUTPUT = "a layer's output was saved in place of its input x. Save (x, z)"
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"
 
 
@@ -212,6 +218,12 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
         if n > 1:
             known[ALONE_ON_RANK] = layers_of(gradients[rank], n)[rank]
             known[SUMMED_SHARDS] = [n * g for g in right[rank]]
+            average = [sum(of_layer) / n for of_layer in zip(*gradients)]
+            known[WHOLE_GRADIENTS] = average
+            known[f"{WHOLE_GRADIENTS}. These are flat, but not cut"] = [
+                flat([g], n) for g in average
+            ]
+            known[OWN_DIVIDED] = [own / n for own in layers_of(gradients[rank], n)[rank]]
             known |= {OTHER_SHARD.format(r): right[r] for r in range(n) if r != rank}
         if layers > 1:
             known[OTHER_LAYER] = right[rank][::-1]
@@ -219,7 +231,20 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
     return found
 
 
-def uncalled_mistakes(
+def step_mistakes(weights: list, batches: list, *factors: Sequence[float]) -> list[dict[str, list]]:
+    """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
+
+    ``factors`` are the arguments ``forward`` and ``backward`` of ``scaled_step``. If they are not
+    given, the step has no functions to call.
+    """
+    known = _saved_mistakes(weights, batches, *factors)
+    if factors:
+        uncalled = _uncalled_mistakes(weights, batches, *factors)
+        known = [of_call | of_rank for of_call, of_rank in zip(uncalled, known)]
+    return known
+
+
+def _uncalled_mistakes(
     weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
 ) -> list[dict[str, list]]:
     """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
@@ -239,6 +264,37 @@ def uncalled_mistakes(
         for name, factors in ways.items()
     }
     return by_rank(made, len(batches))
+
+
+def _saved_mistakes(
+    weights: list, batches: list, forward: Sequence[float] = (), backward: Sequence[float] = ()
+) -> list[dict[str, list]]:
+    """Return, for each rank, a dict from a mistake to the rank's shards of the gradients.
+
+    The mistake is a step that saves each layer's output in place of its input. By default, all
+    factors of ``scaled_step`` are 1.
+    """
+    ones = [1.0] * len(weights)
+    made = [_with_outputs(weights, own, forward or ones, backward or ones) for own in batches]
+    return by_rank({SAVED_OUTPUT: gradient_shards(made)}, len(batches))
+
+
+def _with_outputs(
+    weights: list, x: np.ndarray, forward: Sequence[float], backward: Sequence[float]
+) -> list[np.ndarray]:
+    """Return the gradients of a step that saves each layer's output in place of its input."""
+    y, saved = np.asarray(x, np.float64), []
+    for weight, factor in zip(weights, forward):
+        z = y @ np.asarray(weight, np.float64)
+        y = factor * gelu(z)
+        saved.append((y, z))
+    grad = 2 * y / y.size
+    gradients: list[np.ndarray] = []
+    for weight, (own, z), factor in reversed(list(zip(weights, saved, backward))):
+        grad_z = grad * gelu_derivative(z)
+        gradients.insert(0, factor * (own.T @ grad_z))
+        grad = factor * (grad_z @ np.asarray(weight, np.float64).T)
+    return gradients
 
 
 def layer_bytes(width: int, n: int, itemsize: int) -> int:

@@ -63,6 +63,13 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
             before,
             f"{read}, but not before its first timed call. Is the start read from another clock?",
         )
+        if isinstance(returned, (list, tuple)) and len(returned) == 2:
+            run.require(
+                not isinstance(returned[0], (list, tuple))
+                or isinstance(returned[1], (list, tuple)),
+                f"rank {rank} returned a list and then a number. The time comes first, and the list"
+                " of samples second: Timing(seconds, samples).",
+            )
         samples = (
             returned[1] if isinstance(returned, (list, tuple)) and len(returned) == 2 else None
         )
@@ -73,6 +80,17 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
                 f"rank {rank} returned {len(samples)} samples for {iterations} iterations."
                 " Return one sample for each iteration."
             )
+            n = run.report.size
+            if len(samples) == n:
+                cold += (
+                    " Is there one for each rank? Take the maximum over the ranks for each call,"
+                    " and not over the calls for each rank."
+                )
+            elif len(samples) == n * iterations:
+                cold += (
+                    " Are these the times of all ranks? For each call, keep the time of the slowest"
+                    " rank."
+                )
             run.require(len(samples) == iterations, text + cold)
 
 

@@ -17,6 +17,7 @@ from grader.reference.training_mistakes import (
     ADDED_UP,
     DEFAULT_RATE,
     DESCENT,
+    DIVIDED,
     FRESH,
     PLAIN,
     SUMMED,
@@ -32,6 +33,11 @@ NEVER_WRITTEN = (
     "the caller's tensors never change. Does the optimizer make a step, and are the gathered"
     " weights written into these tensors, for example by copy_?"
 )
+NOT_COPIED = (
+    "the optimizer has made its steps, but the caller's tensors never change. Does the all-gather"
+    " send the tensor that the optimizer updates (and not a new flat shard of the weights)? Is the"
+    " result written into the caller's tensors, for example by copy_?"
+)
 NO_STEP_MADE = (
     "the optimizer has no state, so it made no step. Does step call self.optimizer.step(), and does"
     " the optimizer's own tensor have a grad? nn.Parameter(shard) is another tensor than shard"
@@ -43,6 +49,10 @@ BEFORE_THE_STEP = (
 NOT_SCATTERED = (
     "each rank updated its shard with its own gradients only. Reduce-scatter the gradients of all"
     " ranks"
+)
+OWN_DIVIDED = (
+    "each rank updated its shard with its own gradients, divided by the number of ranks."
+    " Reduce-scatter the gradients of all ranks"
 )
 ALONE_ON_EACH = "each rank trained only with its own gradients. Average them over the ranks"
 FIRST_RATE = (
@@ -127,6 +137,8 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
         made[NEVER_WRITTEN] = [[np.asarray(w, np.float64) for w in weights]] * len(average)
     made[BEFORE_THE_STEP] = [[np.asarray(w, np.float64) for w in weights], *right[:-1]]
     made[NOT_SCATTERED] = _gathered([result(own) for own in gradients], n)
+    made[DIVIDED] = result(_divided(average, n))
+    made[OWN_DIVIDED] = _gathered([result(_divided(own, n)) for own in gradients], n)
     found = []
     for rank in range(n):
         own_rate = [rates[rank]] * n
@@ -145,7 +157,8 @@ def whole_state_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> d
 
     ``optimizer`` describes the rank's optimizer, and ``after`` are the weights that the rank has.
     The mistake is ``NO_STEP_MADE`` if the optimizer has parameters, but no state. It is
-    ``ALL_UPDATED`` if the state has as many entries as all weights, and more than a shard.
+    ``NOT_COPIED`` if the optimizer has made steps, but the weights are those of the beginning. It
+    is ``ALL_UPDATED`` if the state has as many entries as all weights, and more than a shard.
     Otherwise the dict is empty.
     """
     states = optimizer.get("state") if isinstance(optimizer, dict) else None
@@ -153,11 +166,27 @@ def whole_state_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> d
     if kept and all(state == {} for state in kept):
         return {NO_STEP_MADE: after}
     moments = [state.get("exp_avg") for state in kept if isinstance(state, dict)]
+    if any(isinstance(m, np.ndarray) and m.any() for m in moments) and _are_all(after, weights):
+        return {NOT_COPIED: after}
     entries = sum(moment.size for moment in moments if isinstance(moment, np.ndarray))
     whole = sum(np.size(weight) for weight in weights)
     if entries < whole or entries <= math.ceil(whole / n):
         return {}
     return {ALL_UPDATED: after}
+
+
+def _are_all(after: Any, weights: list) -> bool:
+    """Return whether the weights after every step are those of the beginning."""
+    return isinstance(after, (list, tuple)) and all(
+        isinstance(step, (list, tuple))
+        and len(step) == len(weights)
+        and all(np.array_equal(got, weight) for got, weight in zip(step, weights))
+        for step in after
+    )
+
+
+def _divided(steps: list, n: int) -> list:
+    return [[g / n for g in step] for step in steps]
 
 
 def _added_up(steps: list) -> list:
@@ -216,20 +245,20 @@ def state_mistakes(weights: list, gradients: list, rates: Rates, moment: int) ->
     if n == 1:
         return [{}]
     summed = [[n * g for g in step] for step in average]
-    divided = [[g / n for g in step] for step in average]
     known = {
         SUMMED_SHARDS: summed,
-        "the gradients were divided by the number of ranks one time too many": divided,
+        "the gradients were divided by the number of ranks one time too many": _divided(average, n),
     }
 
     def shards_of(steps: list) -> list[np.ndarray]:
         return [moments[moment] for moments in trained(weights, steps, rates)[1]]
 
     of_ranks = [shards_of(own) for own in gradients]
+    of_divided = [shards_of(_divided(own, n)) for own in gradients]
     right = shards_of(average)
     return [
         {name: shards_of(steps)[rank] for name, steps in known.items()}
-        | {NOT_SCATTERED: of_ranks[rank][rank]}
+        | {NOT_SCATTERED: of_ranks[rank][rank], OWN_DIVIDED: of_divided[rank][rank]}
         | {OTHER_RANK.format(other): right[other] for other in range(n) if other != rank}
         for rank in range(n)
     ]

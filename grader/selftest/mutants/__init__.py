@@ -1,14 +1,16 @@
-"""Wrong submissions, as students get them wrong: a file for each part."""
+"""Wrong submissions: a file for each part, one for known mistakes, and one for mistakes on some numbers of ranks."""
 
 from grader.selftest.mutants import (
     benchmarking,
     collectives,
     data_parallel,
     device_mesh,
+    named_mistakes,
     pipeline_parallel,
     schedules,
     sequence_and_experts,
     sharded_data_parallel,
+    some_sizes,
     tensor_parallel,
 )
 
@@ -22,5 +24,7 @@ PARTS = (
     device_mesh,
     schedules,
     sequence_and_experts,
+    named_mistakes,
+    some_sizes,
 )
 MUTANTS = [mutant for part in PARTS for mutant in part.MUTANTS]

@@ -289,7 +289,7 @@ MUTANTS = [
         """    return algorithm_bandwidth(size, seconds) * factors.get(collective, world_size - 1)
 """,
         {"hidden bus_bandwidth", "hidden sweep_rows"},
-        "the size was multiplied by n. It is already the size of the whole array",
+        "this is n times the expected value. The size is already that of the whole array",
     ),
     Mutant(
         "the part of one rank for the size",
@@ -753,7 +753,7 @@ MUTANTS = [
         '(world_size if counted == "part" else 1)\n',
         '(world_size - 1 if counted == "part" else 1)\n',
         {"hidden usual_bandwidth", "public bandwidths"},
-        "multiplied by n − 1. An array has n parts",
+        "a part was multiplied by n − 1",
     ),
     Mutant(
         "a negative world size is one",

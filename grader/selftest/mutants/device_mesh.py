@@ -369,7 +369,7 @@ _MADE: list = []
         SIDES,
         "    n = dist.get_world_size()\n",
         STEP,
-        "and divided by the number of all ranks",
+        "The column has 2 ranks: divide by this number, once",
     ),
     mutant(
         "the sums of the column forget their group",

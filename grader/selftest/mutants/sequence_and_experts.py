@@ -1189,7 +1189,7 @@ MUTANTS = [
             "hidden mixture_traffic",
             "public mixture",
         },
-        "this is the tensor that rank 0 should hold. Do you use the correct rank's",
+        "the gradients of experts of different ranks were added up",
     ),
     mutant(
         "experts without tokens have no gradient",
