@@ -1,6 +1,7 @@
 """The references of part 9 have the properties that define them, for any shapes and choices."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,3 +66,70 @@ def test_rows_arrive_where_their_expert_is_and_come_back(seed, counts, each):
         assert (rows[:, 0] == rank * each + of_expert).all()  # each row at its expert
         assert sum(received) == len(rows) and sum(sent) == counts[rank]
         assert sorted(order) == list(range(counts[rank]))
+
+
+def flat(value):
+    if isinstance(value, (list, tuple)):
+        return np.concatenate([flat(part) for part in value]) if value else np.zeros(0)
+    return np.asarray(value, np.float64).ravel()
+
+
+def are_told_apart(right, known):
+    """Return whether each mistake differs from the right value and from the other mistakes."""
+    values = [flat(right), *map(flat, known.values())]
+    return not any(
+        a.shape == b.shape and np.allclose(a, b, rtol=1e-6, equal_nan=True)
+        for i, a in enumerate(values)
+        for b in values[:i]
+    )
+
+
+def test_mistakes_of_the_pair_are_told_apart():
+    rng, n = np.random.default_rng(5), 3
+    shapes = (4, 6), (6, 4), (6, 4), (6, 4)
+    a, b, x, grad = (rng.standard_normal(shape) for shape in shapes)
+    right = sequences.split(sequences.pair_forward(a, b, x)[0], n)
+    of_x, of_a, of_b = sequences.pair_backward(a, b, x, grad)
+    of_pair = list(zip(np.split(of_a, n, 1), np.split(of_b, n)))
+    known = sequences.pair_backward_mistakes(a, b, x, grad, n)
+    for rank in range(n):
+        assert are_told_apart(right[rank], sequences.pair_mistakes(a, b, x, n)[rank])
+        assert are_told_apart(sequences.split(of_x, n)[rank], known[0][rank])
+        assert are_told_apart(of_pair[rank], known[1][rank])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_mistakes_of_attention_differ_from_the_right_result(causal):
+    rng, n = np.random.default_rng(6), 3
+    q, k, v, grad = rng.standard_normal((4, 9, 4))
+    output, logsumexp = sequences.attention(q, k, v, sequences.visible(9, causal))
+    backward = sequences.attention_backward(q, k, v, grad, causal)
+    last = n - 1  # this rank sees all blocks, so only the mask of later blocks does not matter
+    for right, known in (
+        ((output, logsumexp), sequences.attention_mistakes(q, k, v, causal, n)[last]),
+        (backward, sequences.attention_backward_mistakes(q, k, v, grad, causal, n)[last]),
+    ):
+        own = [np.split(array, n)[last] for array in right]
+        known.pop(sequences.FUTURE_BLOCKS, None)
+        for name, value in known.items():
+            assert not np.allclose(flat(value), flat(own), rtol=1e-3), name
+
+
+def test_mistakes_of_the_mixture_are_told_apart():
+    rng, n, each = np.random.default_rng(7), 2, 2
+    gate = rng.standard_normal((3, n * each))
+    weights = [rng.standard_normal((3, 3)) for _ in range(n * each)]
+    mixture = experts.Mixture(gate, weights, [rng.standard_normal((8, 3)) for _ in range(n)])
+    grads = [rng.standard_normal((8, 3)) for _ in range(n)]
+    for rank in range(n):
+        assert are_told_apart(mixture.ys[rank], mixture.forward_mistakes()[rank])
+        known = mixture.backward_mistakes(grads)[rank]
+        assert are_told_apart(mixture.gradients(grads)[rank], known)
+
+
+def test_rows_that_are_sent_back_are_those_that_were_sent():
+    rng = np.random.default_rng(8)
+    rows = [rng.standard_normal((count, 2)) for count in (5, 0, 3)]
+    routes = experts.routes([rng.integers(0, 6, len(own)) for own in rows], 2)
+    back = experts.send_back(experts.send(rows, routes), routes)
+    assert all(np.array_equal(found, own) for found, own in zip(back, rows))
