@@ -102,3 +102,16 @@ def test_the_order_of_coordinates_is_recognized(found, likely):
 )
 def test_the_order_of_ranks_is_recognized(found, likely):
     assert parts.likely_ranks(found, (2, 3)) == likely
+
+
+def test_a_wrong_group_is_named_with_its_ranks():
+    mesh, own = Mesh((2, 3)), np.arange(6.0)[:, None]
+    cut = [[own[[rank // 2 * 2, rank // 2 * 2 + 1]], None] for rank in mesh.ranks]
+    known = parts.known_groups(cut, mesh, own)
+    text = "rank 4 returned the group [4, 5] as its row. Its row is [3, 4, 5]"
+    assert [name for name in known[4] if name.startswith(text)]
+    assert parts.SWAPPED_GROUPS not in known[4]
+    swapped = [[own[mesh.column(rank)], own[mesh.row(rank)]] for rank in mesh.ranks]
+    assert parts.SWAPPED_GROUPS in parts.known_groups(swapped, mesh, own)[0]
+    strange = ["x", None, [own * np.nan], [own[:, :0], own], [1, 2, 3], []]
+    assert len(parts.known_groups(strange, mesh, own)) == 6
