@@ -14,7 +14,7 @@ from grader.check.call_evidence import CallEvidence
 from grader.check.hazards import hazards, left_open, read_early
 from grader.check.nested import arrays, at_path, by_path
 from grader.diagnosis.comparison import Difference, Tolerance, difference
-from grader.diagnosis.hints import is_divided_by_rank, likely_cause
+from grader.diagnosis.hints import is_divided_by_rank, likely_cause, not_finite
 from grader.diagnosis.wrong_array import Context, is_nan
 
 SIMILAR = Tolerance(1e-4, "to tell one mistake from another")
@@ -66,7 +66,10 @@ class WrongValues:
             reason = likely_cause(found.got, found.expected, self._context(rank, found, known))
         if not reason and self.expected[rank] is not None:
             reason = self._read_early(rank)
-        return reason or otherwise or None
+        if reason or otherwise:
+            return reason or otherwise
+        ours, right = got[rank], expected[rank]
+        return None if ours is None or right is None else not_finite(ours, right)
 
     def _known(self, rank: int) -> dict[str, Any]:
         """Return the value that each known mistake gives on a rank, most likely mistakes first.

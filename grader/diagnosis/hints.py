@@ -61,7 +61,7 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
             " tensor that is not contiguous: give them tensor.contiguous()."
         )
     for explain in (
-        _nan,
+        not_finite,
         _gaps,
         misplaced_tensors.all_parts,
         misplaced_tensors.one_block,
@@ -110,14 +110,23 @@ def _is_garbage(got: np.ndarray) -> bool:
     return bool(((size < tiny) | (size > huge)).any())
 
 
-def _nan(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    if not is_nan(got).any() or is_nan(expected).any():
+def not_finite(got: np.ndarray, expected: np.ndarray, context: Context | None = None) -> str | None:
+    """Return a sentence if entries are nan or infinite, although the expected entries are finite.
+
+    ``context`` is not used. With it, this function looks like the other explanations.
+    """
+    if got.dtype.kind != "f" or not np.isfinite(expected).all() or np.isfinite(got).all():
         return None
+    if not is_nan(got).any():
+        return (
+            "inf. Did your code divide by 0? Or is a number too large for its dtype, such as exp of"
+            " a large number?"
+        )
     return (
-        "nan. The grader writes nan into two kinds of tensors: the tensor of a receive, until"
-        " you call wait(), and the tensors of a reduce, on all ranks except the root. Did you"
-        " use such a tensor? Or did your code compute 0/0 or inf − inf, or use torch.empty"
-        " without filling it?"
+        "nan. Did your code compute 0/0, inf − inf or inf/inf? (exp of a large number is inf.) Or"
+        " does it use torch.empty without filling it? The grader also writes nan into two kinds of"
+        " tensors: the tensor of a receive, until you call wait(), and the tensors of a reduce, on"
+        " all ranks except the root"
     )
 
 
