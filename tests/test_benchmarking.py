@@ -41,7 +41,7 @@ def test_bandwidths(world):
     )
     part = {
         (
-            "these are the bytes that a rank puts in. The array of an all-gather is its"
+            "these are the bytes of one rank's input. The array of an all-gather is its"
             " output, which is n times as large"
         ): np.array(100.0)
     }
@@ -224,9 +224,10 @@ def test_stopwatch(world):
             "your code did not call its argument `barrier` before the operation. (dist.barrier is"
             " another function.) So the operation waits 1000 seconds for the rank that comes late"
         ): np.array([1002.0, 1005.0, 1002.0]),
-        "there is a barrier only before the first call. Each call needs its own barrier": np.array(
-            [2.0, 1005.0, 1002.0]
-        ),
+        (
+            "there is a barrier only before the first timed call. Each timed call needs its own"
+            " barrier"
+        ): np.array([2.0, 1005.0, 1002.0]),
         (
             "before the clock starts, your code calls neither synchronize nor the argument barrier"
             " (dist.barrier is not this argument). Call synchronize, then barrier, and then read"
@@ -252,7 +253,7 @@ def test_stopwatch(world):
             " earlier work"
         ): np.array([202.0, 5.0, 2.0]),
     }
-    label = "the list of samples, with a barrier and a device that take time,"
+    label = "the list of samples (here the barrier and the device take time)"
     part = lambda r: np.array(r[1], float)
     hard.returns(
         samples,
@@ -367,24 +368,14 @@ def test_model(world):
             [1.0, 125.0]
         ),
     }
-    fit.returns(
-        np.array([1.0, 500.0]),
-        tolerance=FIT,
-        select=lambda r: np.array([benchmark_rows.as_float(number) for number in r]),
-        known_mistakes=[slope],
-    )
+    require_fit(fit, [1.0, 500.0], slope)
     of_others = {
         (
             "the absolute errors were minimised. Minimise the relative errors, Σ (error/t)²"
         ): np.array([5 / 6, 2000.0]),
         "this minimises Σ (error²/t), not Σ (error/t)²": np.array([6 / 7, 7000 / 3]),
     }
-    nearest.returns(
-        np.array([8 / 9, 3000.0]),
-        tolerance=FIT,
-        select=lambda r: np.array([benchmark_rows.as_float(number) for number in r]),
-        known_mistakes=[of_others],
-    )
+    require_fit(nearest, [8 / 9, 3000.0], of_others)
     equal.raises_value_error(
         because="All times are equal, so only rounding decides the sign of 1/β."
     )
@@ -403,3 +394,18 @@ def test_model(world):
         "this is αβ/2. t(S) contains S, too: solve S = β/2 · (α + S/β)": np.array(500.0),
     }
     half.returns(np.array(1000.0), tolerance=CLOSE, select=as_number, known_mistakes=[inverse])
+
+
+def require_fit(run, right, mistakes):
+    """Fail unless fit_latency_bandwidth returned (α, β). ``mistakes`` has a wrong pair for each."""
+    for index, name in enumerate(
+        ("α, the latency in seconds,", "β, the rate in bytes per second,")
+    ):
+        run.returns(
+            np.array(right[index]),
+            tolerance=FIT,
+            select=lambda r, index=index: as_number(r[index]),
+            label=name,
+            known_mistakes=[{text: np.array(pair[index]) for text, pair in mistakes.items()}],
+            otherwise="with other α and β, Σ ((α + S/β − t)/t)² is smaller. Do you use all sizes?",
+        )

@@ -265,7 +265,8 @@ def test_prefetched_step(world):
         text = f"rank {rank} started {len(gathers)} all-gathers for 3 layers; 5 or 6 are needed."
         if len(gathers) < 5:
             text += (
-                " Does the rank keep layers? Gather all but the last again in the backward pass."
+                " Does the rank keep layers? In the backward pass, gather each layer again, except"
+                " the last one, which may be kept."
             )
         if len(gathers) > 6:
             text += " Is an index wrong at the end of a pass? shards[-1] is the last layer."

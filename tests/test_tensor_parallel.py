@@ -248,7 +248,7 @@ def test_megatron_pair(world):
         *expected,
         tolerance=CLOSE,
         select=driver_results.gradients,
-        label="the list of the gradients, [0] of column, [1] of row, [2] of x,",
+        label="the list of the gradients ([0]: column's, [1]: row's, [2]: x's)",
         known_mistakes=parts.pair_mistakes(a, b, saved, upstream, 2),
     )
     run.keeps_inputs()

@@ -40,7 +40,8 @@ def _other_origin(error: Raised) -> tuple[Line, ...]:
         *(Line(f"    {line}") for line in trace(error.lines[-1:])),
         Line(
             "No raise statement in your file raised this ValueError. It came from this line itself,"
-            " or from a function that this line calls."
+            " or from a function that this line calls. Check the arguments at the beginning of your"
+            " function, and raise a ValueError of your own."
         ),
     )
 

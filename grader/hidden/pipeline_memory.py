@@ -228,7 +228,10 @@ def growth_of_tensors(world, rng, n):
             (with_few, at_first, MADE_AT_FIRST),
         ):
             if more - less > UNDER_WAY * p.message:
-                text = f"rank {rank}, 1F1B: {what} bytes were alive; {other} bytes were alive."
+                text = (
+                    f"With 1F1B, the memory of rank {rank} must not grow with the number of"
+                    f" micro-batches: {what} bytes were alive, and {other}."
+                )
                 return run, f"{text} {likely}"
     return run, ""
 
@@ -261,7 +264,7 @@ def growth_outside_of_tensors(world, rng, n):
 
 def likely_kept(problem):
     return (
-        f"A message has {problem.message} bytes. Do you call wait() of every isend soon after its"
-        " message has arrived? Does the stage keep received messages, outputs, gradients, or copies"
-        " of them longer than necessary?"
+        f"A message has {problem.message} bytes. Do you call wait() of every isend (of activations"
+        " and of gradients) soon after its message has arrived? Does the stage keep received"
+        " messages, outputs, gradients, or copies of them longer than necessary?"
     )

@@ -309,8 +309,9 @@ class LargeModel:
                     " Does something keep layers or whole gradients, perhaps as NumPy arrays or"
                     " bytes instead of tensors?"
                     if grown <= everything
-                    else " All layers and all gradients together need less. Does your code make an"
-                    " object for each entry, for example by tolist() or by a loop over a tensor?"
+                    else " Even all layers and all gradients together need less than that. Does"
+                    " your code make an object for each entry, for example by tolist() or by a loop"
+                    " over a tensor?"
                 )
                 text += imports_note(imports, left_out)
                 most = there + layers * self.layer_bytes

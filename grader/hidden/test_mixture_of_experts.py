@@ -319,8 +319,32 @@ def test_mixture_misuse(world, rng):
         problem = ExpertProblem(rng, n, [4] * n, width=5)
         cases = mixture_misuse(problem)
         requests = (problem.request(name, *given, may_raise=True) for name, given, _ in cases)
-        for run, (name, _, words) in zip(world(n, *requests), cases):
-            run.raises_value_error(*words, given=f"wrong arguments of {name}")
+        for run, (name, given, words) in zip(world(n, *requests), cases):
+            shapes = ", ".join(f"{key} {text}" for key, text in shapes_of(name, given).items())
+            run.raises_value_error(*words, given=f"wrong arguments of {name}: {shapes}")
+
+
+def shapes_of(name, given):
+    """Return a dict from each argument of a misused function to words, with rank 0's shapes."""
+    words = {
+        "exchange_routes": ("choice", "experts"),
+        "to_experts": ("rows", "routes"),
+        "from_experts": ("rows", "routes"),
+        "mixture_forward": ("gate", "weights", "x"),
+        "mixture_backward": ("gate", "weights", "saved", "grad_y"),
+    }[name]
+    of_rank = {}
+    for key, value in zip(words, given):
+        own = value[0]
+        if isinstance(own, np.ndarray):
+            of_rank[key] = f"{own.shape}"
+        elif key == "weights":
+            of_rank[key] = " and ".join(str(weight.shape) for weight in own)
+        elif key == "routes":
+            of_rank[key] = f"of {len(own[0])} tokens here, {sum(own[2])} arrive"
+        elif key == "experts":
+            of_rank[key] = str(own)
+    return of_rank
 
 
 def mixture_misuse(p):

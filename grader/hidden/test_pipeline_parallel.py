@@ -123,14 +123,14 @@ def test_forward_saves(world, rng):
                 *p.saved_by_stage,
                 tolerance=p.tolerance,
                 select=lambda r: r[1],
-                label="the list saved, [micro-batch][layer][x or z],",
+                label="the returned list saved, [micro-batch][layer][x or z],",
                 known_mistakes=p.saved_mistakes,
             )
         in_turn.returns(
             *([p.saved_by_stage[stage] for p in both] for stage in range(n)),
             tolerance=rounding(np.float64),
             select=lambda r: [saved for _, saved in r],
-            label="the list saved, [call][micro-batch][layer][x or z],",
+            label="the returned list saved, [call][micro-batch][layer][x or z],",
             known_mistakes=[{OVERWRITTEN: [own] * 2} for own in both[1].saved_by_stage],
         )
 

@@ -158,7 +158,9 @@ def _send_at_the_same_time(world, rng, function, n, right):
                 f"before they send, the other ranks wait for it in a {others[0].kind}. Wait for a"
                 " neighbour's message instead."
             )
-        text = f"rank {late} of {n} began late in this call, and until then no other rank"
+        text = (
+            f"this check let rank {late} of {n} begin late. Before rank {late} began, no other rank"
+        )
         run.require(bool(senders), f"{text} sent anything. Likely: {likely}")
         run.require(
             n < 4 or any(len(own) > 1 for own in senders),

@@ -196,7 +196,7 @@ def test_forward_saves(world, rng):
             *expected,
             tolerance=CLOSE,
             select=lambda r: [saved for _, saved in driver_results.results(r)],
-            label="the list saved, [call][layer][x or z],",
+            label="the returned list saved, [call][layer][x or z],",
             known_mistakes=known,
         )
         ys = [[p.y for p in (first, second)]] * n

@@ -89,7 +89,7 @@ def test_backward_twice(world, rng):
     expected = [
         [[p.grad_x, *p.of_ranks(p.gradients)[r]] for p in (first, second)] for r in range(n)
     ]
-    label = "the list of gradients, [call][x, then each shard],"
+    label = "the list of gradients, [call][0 for x, then 1, 2, … for the shards],"
     run.returns(
         *expected,
         tolerance=CLOSE,

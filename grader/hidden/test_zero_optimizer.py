@@ -87,7 +87,7 @@ def test_zero_weights(world, rng):
                 *[p.weights_after[-1]] * n,
                 tolerance=p.tolerance,
                 select=driver_results.first_memory,
-                label="the memory of the caller's weights after the last step",
+                label="what the caller's weights' own memory contains after the last step",
                 known_mistakes=[{OTHER_MEMORY: p.weights}] * n,
             )
             require_silent_constructor(run)

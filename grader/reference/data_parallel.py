@@ -60,9 +60,9 @@ MIXED_BUCKETS = (
     " all-reduces in the same order on all ranks"
 )
 PASSED_BY = (
-    "nothing was done. Here the parameters come from a generator, as from model.parameters(). A"
-    " generator can be iterated over only once, and your code iterated over it again. Make a list"
-    " of it first"
+    "no parameter was changed. Here the parameters come from a generator, as from"
+    " model.parameters(). A generator can be iterated over only once, and your code iterated over"
+    " it again. Make a list of it first"
 )
 FROZEN_LEFT_OUT = (
     "the parameters that do not require a gradient were left out. All parameters"
@@ -77,7 +77,7 @@ STRIDED_LEFT_OUT = (
     " copy. After the broadcast, write its values back into the parameter"
 )
 OTHER_MEMORY = (
-    "the parameter was given other memory (parameter.data = …). Copy the values into its existing"
+    "your code gave the tensor other memory (tensor.data = …). Copy the values into its existing"
     " memory, because an optimizer or a view may share this memory"
 )
 

@@ -151,8 +151,9 @@ def why_interleaved_holds_much(stage: int, actions: list[Action], n: int) -> str
     early = order[: sum(chunk == 0 for chunk, _ in order)]
     if v > 1 and n < len(early) and all(chunk == 0 for chunk, _ in early):
         return (
-            " All micro-batches go through chunk 0 before the first goes through chunk 1. Take the"
-            f" micro-batches in groups of {n}."
+            " In your schedule, all micro-batches go through chunk 0 before the first goes through"
+            f" chunk 1. Take the micro-batches in groups of {n}. Forward and backward passes must"
+            " come in turn after the warm-up."
         )
     if _warm_up(actions) == len(order) > interleaved_alive(stage, n, v) + 1:
         return " All forward passes come before all backward passes, as in GPipe."

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from grader.reference.by_rank import by_rank
-from grader.reference.data_parallel import ALONE_ON_RANK
 from grader.reference.single_device import gelu, gelu_derivative
 
 EVERY_NTH = "every n-th entry was taken. A flat shard holds consecutive entries"
@@ -41,6 +40,10 @@ OTHER_SHARD = "this is rank {}'s shard of the gradients. Rank r must return shar
 NOT_CALLED = (
     "a layer was computed without a call of {}. For every layer, call both arguments, layer_forward"
     " and layer_backward, once. Do not call the functions of mlp directly"
+)
+OWN_GRADIENTS = (
+    "these are this rank's own gradients. They were never added up over the ranks, or the sum was"
+    " not used. Each rank returns its shard of the average over all ranks"
 )
 WHOLE_GRADIENTS = "these are the whole gradients. Return this rank's flat shards of them"
 OWN_DIVIDED = (
@@ -216,7 +219,7 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
     for rank in range(n):
         known: dict[str, list] = {}
         if n > 1:
-            known[ALONE_ON_RANK] = layers_of(gradients[rank], n)[rank]
+            known[OWN_GRADIENTS] = layers_of(gradients[rank], n)[rank]
             known[SUMMED_SHARDS] = [n * g for g in right[rank]]
             average = [sum(of_layer) / n for of_layer in zip(*gradients)]
             known[WHOLE_GRADIENTS] = average

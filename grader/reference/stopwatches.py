@@ -12,8 +12,8 @@ import numpy as np
 from grader.reference.counting import often
 
 ACROSS = (
-    "this is the last end minus the first start over all ranks. Clocks of"
-    " different ranks cannot be compared"
+    "this is the last end minus the first start over all ranks. Clocks of different ranks cannot be"
+    " compared. Each rank measures its own time, and a sample is the time of the slowest rank"
 )
 
 

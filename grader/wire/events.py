@@ -7,6 +7,7 @@ gloo or nccl, the trail then also has the times at which operations and waits be
 (``Progress``). On the hub, the trail then also has the steps of the program (``Program``).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -303,6 +304,15 @@ def operations_by_key(trails: Sequence[list]) -> dict[tuple[int, int], Operation
 
 
 def listed(operations: list[Operation], most: int = 6) -> str:
-    """Return the names and the bytes of at most ``most`` operations, for a message."""
-    text = ", ".join(f"{o.name} of {o.bytes} bytes" for o in operations[:most])
-    return f"{text}, …" if len(operations) > most else text
+    """Return the names and the bytes of at most ``most`` operations, for a message.
+
+    If there are more operations, say how many there are of each kind.
+    """
+    each = {"all_gather": " from each rank", "gather": " from each rank"}
+    text = ", ".join(
+        f"{o.name} of {o.bytes} bytes{each.get(o.kind, '')}" for o in operations[:most]
+    )
+    if len(operations) <= most:
+        return text
+    kinds = Counter(o.name for o in operations)
+    return f"{text}, …; in all: {', '.join(f'{n} × {name}' for name, n in kinds.items())}"

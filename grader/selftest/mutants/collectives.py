@@ -1757,12 +1757,12 @@ def all_gather""",
     _takes_turns(
         "neighbours of which ranks 0 and 1 send first, and the others receive first",
         "rank < min(2, n - 1)",
-        "rank 1 of 4 began late in this call, and until then no other rank could both send",
+        "this check let rank 1 of 4 begin late. Before rank 1 began, no other rank could both send",
     ),
     _takes_turns(
         "neighbours of which rank 0 receives first, and blocking sends wait for it",
         "rank",
-        "rank 0 of 4 began late in this call, and until then no other rank could both send",
+        "this check let rank 0 of 4 begin late. Before rank 0 began, no other rank could both send",
     ),
     Mutant(
         "only the first and the last rank overlap",

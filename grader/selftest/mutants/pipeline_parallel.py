@@ -1390,7 +1390,7 @@ MUTANTS = [
                     grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "rank 0, 1F1B: early in a run of 60 micro-batches, at least",
+        "the memory of rank 0 must not grow with the number of micro-batches: early in a run",
     ),
     Mutant(
         "a copy of each input is kept in half its size",

@@ -198,7 +198,7 @@ MUTANTS = [
     return forwards[:warm_up] + steady + backwards[v * m - warm_up :]
 """,
         MUCH,
-        "All micro-batches go through chunk 0 before the first goes through chunk 1",
+        "all micro-batches go through chunk 0 before the first goes through chunk 1",
     ),
     mutant(
         "the warm-up of chunks is longer than the schedule",

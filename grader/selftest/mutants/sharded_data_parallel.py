@@ -555,7 +555,7 @@ MUTANTS = [
         {
             "hidden zero_weights",
         },
-        "the parameter was given other memory (parameter.data = …)",
+        "your code gave the tensor other memory (tensor.data = …)",
     ),
     mutant(
         "the weights get other memory, by set_",
@@ -564,7 +564,7 @@ MUTANTS = [
         {
             "hidden zero_weights",
         },
-        "the memory of the caller's weights after the last step is wrong",
+        "what the caller's weights' own memory contains after the last step is wrong",
     ),
     mutant(
         "weights are written as they lie",
@@ -837,7 +837,7 @@ MUTANTS = [
             "hidden layers_are_freed",
             "hidden prefetch_takes_little_memory",
         },
-        "these are this rank's own gradients. Average the gradients of all ranks",
+        "these are this rank's own gradients. They were never added up over the ranks",
     ),
     mutant(
         "the last layer first",
@@ -957,7 +957,7 @@ def _gathered_ahead""",
         {
             "hidden layers_are_freed",
         },
-        "All layers and all gradients together need less",
+        "Even all layers and all gradients together need less",
     ),
     mutant(
         "two layers are kept in memory that was empty at first",

@@ -646,7 +646,7 @@ def shard_columns""",
         gradients.insert(0, kept.copy_(grad_weight))
 """,
         {"hidden backward_twice"},
-        "[call][x, then each shard], is wrong on every rank. On rank 0: element [0][1]",
+        "[call][0 for x, then 1, 2, … for the shards], is wrong on every rank. On rank 0: element [0][1]",
     ),
     Mutant(
         "f averages",
@@ -715,7 +715,7 @@ def shard_columns""",
         "    return F.gelu(SumOverRanks.apply(hidden @ row))",
         "    return F.gelu(SumOverRanks.apply((hidden @ row).detach()))",
         {"hidden megatron_pair_traffic"} | PAIR,
-        "[0] of column, [1] of row, [2] of x, is wrong on every rank. On rank 0: element [0]: expected a tensor of",
+        "is wrong on every rank. On rank 0: element [0]: expected a tensor of",
     ),
     Mutant(
         "no gelu between the two layers",
