@@ -93,12 +93,12 @@ def the_sum(xs):
     return truth.all_reduce(xs, "sum")
 
 
-def sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
+def sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50, otherwise=""):
     """Call a function that sums the ranks' tensors, judge the sums, and return the runs.
 
     ``tensors`` has (shape, dtype, layout) for each input. ``integers`` draws the entries of the
     inputs, from ``-high`` to ``high``. ``kept`` is a pair: a request for two further calls, and the
-    expected results of these calls.
+    expected results of these calls. ``otherwise`` is the likely cause if no other is found.
     """
     inputs = [
         [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors
@@ -108,7 +108,9 @@ def sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50):
     runs = world(n, *requests, *(kept[:1] if kept else ()))
     for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
         run.returns(
-            *the_sum(xs), known_mistakes=in_memory_order(xs, layout, the_sum) if layout else None
+            *the_sum(xs),
+            known_mistakes=in_memory_order(xs, layout, the_sum) if layout else None,
+            otherwise=otherwise,
         )
         run.keeps_inputs()
     if kept:

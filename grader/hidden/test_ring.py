@@ -24,6 +24,7 @@ from grader.hidden.collective_problem import (
 )
 from grader.hidden.two_calls import returns_both
 from grader.hidden.world_sizes import SIZES
+from grader.reference.collective_mistakes import WRONG_CHUNK
 from grader.reference.counting import often
 
 RING = "Build the ring from sends and receives only."
@@ -224,6 +225,7 @@ def _ring_sums(world, rng, n, tensors, kept=None, high=50):
         kept,
         driver="received_at_wait",
         high=high,
+        otherwise=WRONG_CHUNK if n > 1 else "",
     )
 
 
