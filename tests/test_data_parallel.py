@@ -64,7 +64,14 @@ def test_shard_batch(world):
         call("data_parallel.shard_batch", tensor([[1], [2], [3]]), may_raise=True),
     )
     known = [
-        {"every n-th row was taken. Take consecutive rows": tensor([[i + rank] for i in (1, 3, 5)])}
+        {
+            "every n-th row was taken. Take consecutive rows": tensor(
+                [[i + rank] for i in (1, 3, 5)]
+            ),
+            "split(n) makes parts of n rows. chunk(n) and tensor_split(n) make n parts": tensor(
+                [[2 * rank + i] for i in (1, 2)]
+            ),
+        }
         for rank in range(2)
     ]
     run.returns([[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]], known_mistakes=known)

@@ -104,13 +104,14 @@ def test_forward(world):
         call(name, *given, 0, may_raise=True),
     )
     y, saved = single_device.forward(WEIGHTS, BATCH)
-    known = [{}, pipeline_mistakes.output_mistakes(y, M)]
+    wrong = pipeline_mistakes.forward_mistakes(WEIGHTS, BATCH, CUT)
+    known = [{}, pipeline_mistakes.output_mistakes(y, M) | wrong]
     run.returns(
         None, y, tolerance=CLOSE, select=lambda r: r[0], label="the output", known_mistakes=known
     )
     expected = [pipeline_mistakes.micro_batches(saved, layers, M) for layers in CUT]
     known = pipeline_mistakes.saved_mistakes(saved, CUT, M)
-    label = "the list saved, [micro-batch][layer][x or z],"
+    label = "the returned list saved, [micro-batch][layer][x or z],"
     run.returns(
         *expected, tolerance=CLOSE, select=lambda r: r[1], label=label, known_mistakes=known
     )

@@ -108,11 +108,32 @@ SLIPS = [
     Slip(("'Once' object",), ITERATOR),
     Slip(("type 'Once'",), ITERATOR),
     Slip(
-        ("mat1 and mat2 shapes cannot be multiplied",),
+        ("must match the size of tensor",),
         (
-            "compare both shapes with the docstring. Is one tensor still a shard, so that a"
-            " dimension is n times too small? Or were shards joined along the wrong dimension"
-            " (torch.cat joins rows, with dim=1 it joins columns)?"
+            "grad_y and z must have the same shape. Is one of them whole, and the other a part? Was"
+            " one cut along the wrong dimension (chunk(n) cuts rows, chunk(n, dim=1) cuts"
+            " columns)? Or is grad_y the gradient of a weight? layer_backward returns (grad_x,"
+            " grad_weight)."
+        ),
+        ("layer_backward",),
+    ),
+    Slip(
+        ("must be Tensor, not NoneType",),
+        (
+            "an argument of this call is None. Is it None on this rank, such as x on later stages?"
+            " Or is it the value of a collective? dist.all_reduce(…) returns None, and writes into"
+            " its argument."
+        ),
+    ),
+    Slip(
+        ("'NoneType' object has no attribute 'wait'",),
+        "a collective without async_op=True waits by itself, and returns None, not a Work.",
+    ),
+    Slip(
+        ("the list must have one tensor for each of the",),
+        (
+            "how was the list made? chunk(n) and tensor_split(n) make n parts. split(k) makes parts"
+            " of k rows."
         ),
     ),
     Slip(
@@ -225,31 +246,63 @@ SLIPS = [
 TOO_FEW_CHUNKS = (
     "chunk(n) may return fewer than n parts, if n does not divide the length. Use tensor_split(n)"
 )
+PARTS_OF_LENGTH = "split(k) makes parts of length k. chunk(n) and tensor_split(n) make n parts"
+PRODUCT = re.compile(r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)")
 
 
-def _has_few_chunks(report: WorldReport, call: int, raised: Raised) -> bool:
-    """Return whether a student's ``chunk(n)`` may have returned fewer than n parts.
+def _wrong_product(text: str, n: int) -> str:
+    """Return a sentence about two matrices that cannot be multiplied; "" if ``text`` has none."""
+    if not (found := PRODUCT.search(text)):
+        return ""
+    columns, rows = int(found[2]), int(found[3])
+    if n > 1 and columns == n * rows:
+        return (
+            "the first tensor has n times as many columns as the second has rows. Is the first one"
+            " whole, and the second one a shard? Cut the first one to this rank's part, or look"
+            " along which dimension the second one was cut."
+        )
+    if n > 1 and rows == n * columns:
+        return (
+            "compare both shapes with the docstring. Is one tensor still a shard, so that a"
+            " dimension is n times too small? Or were shards joined along the wrong dimension"
+            " (torch.cat joins rows, with dim=1 it joins columns)?"
+        )
+    return "compare both shapes with the docstring."
 
-    Here n is the world size. Three conditions must be true. The exception occurred in a line of the
-    student's function, not in a function that the line calls. The student's function calls
-    ``chunk`` at or above this line. An argument has a length that ``chunk(n)`` would cut into fewer
-    than n parts. The rank reports the file of this line, and a dishonest rank may report any file.
-    So only files of the submission are read.
+
+def _few_parts(report: WorldReport, call: int, raised: Raised) -> str:
+    """Return a sentence if an index is too large because a tensor was cut into too few parts.
+
+    Otherwise return "". ``chunk(n)`` may return fewer than n parts if an argument has a length that
+    n does not divide. Here n is the world size. ``split(k)`` returns parts of length k.
     """
     n, lengths = report.size, _lengths(report.calls[call].arguments)
-    if all(-(-length // -(-length // n)) == n for length in lengths):
-        return False
+    above = _lines_above(report, raised)
+    if any(re.search(r"(?<!tensor_)\bsplit\(", line) for line in above):
+        return PARTS_OF_LENGTH
+    may_be_few = any(-(-length // -(-length // n)) != n for length in lengths)
+    has_chunk = any(re.search(r"\bchunk\(", line) for line in above)
+    return TOO_FEW_CHUNKS if may_be_few and has_chunk else ""
+
+
+def _lines_above(report: WorldReport, raised: Raised) -> list[str]:
+    """Return the lines of the student's function up to the line at which an exception occurred.
+
+    Return [] if the exception occurred in a function that this line calls. The rank reports the
+    file of the line, and a dishonest rank may report any file. So only files of the submission are
+    read.
+    """
     if raised.inside != OWN_LINE or not raised.lines or raised.lines[-1]["file"] not in FILES:
-        return False
+        return []
     try:
         file = report.submission_dir / "handout" / raised.lines[-1]["file"]
         above = file.read_text(errors="replace").splitlines()[: raised.lines[-1]["line"]]
     except OSError:
-        return False
+        return []
     above = _from_last(r"(def|class) ", above)
     if above and above[0].startswith("class "):
         above = _from_last("    def ", above)
-    return any(re.search(r"\bchunk\(", line) for line in above)
+    return above
 
 
 def _lengths(value: Any) -> set[int]:
@@ -324,10 +377,11 @@ def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised])
         for signs, sentence in BOUNDS
         if any(sign in f"{first.type}: {first.text}" for sign in signs)
     ]
-    if slip := next((slip for slip in SLIPS if slip.applies(first)), None):
-        lines.append(likely_line(slip.sentence))
-    elif first.text.endswith("index out of range") and _has_few_chunks(report, call, first):
-        lines.append(likely_line(TOO_FEW_CHUNKS))
+    slip = next((slip.sentence for slip in SLIPS if slip.applies(first)), "")
+    if not slip and first.text.endswith("index out of range"):
+        slip = _few_parts(report, call, first)
+    if slip := slip or _wrong_product(first.text, report.size):
+        lines.append(likely_line(slip))
     if first.type == "SystemExit":
         lines.append(Line("A rank must return its result. It must not end the process."))
     if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):

@@ -177,7 +177,10 @@ class PipelineProblem:
         return [a | b for a, b in zip(self.mistakes(), taken)]
 
     def output_mistakes(self):
-        return [{}] * (self.n - 1) + [pipeline_mistakes.output_mistakes(self.cast(self.y), self.m)]
+        wrong = pipeline_mistakes.forward_mistakes(self.weights, self.x, self.cut)
+        known = pipeline_mistakes.output_mistakes(self.cast(self.y), self.m)
+        known |= {name: self.cast(y) for name, y in wrong.items()}
+        return [{}] * (self.n - 1) + [known]
 
     def saved_mistakes(self):
         known = pipeline_mistakes.saved_mistakes(self.saved, self.cut, self.m)

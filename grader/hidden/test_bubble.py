@@ -40,6 +40,9 @@ def test_bubble_in_theory(world, rng):
                 "n stages need m + n − 1 time slots for m micro-batches, not m + n": [
                     np.array((p - 1) / (m + p)) for p, m in cases
                 ],
+                "the numerator is the number of time slots in which a stage waits, not m − 1": [
+                    np.array((m - 1) / (m + p - 1)) for p, m in cases
+                ],
             }
         ],
     )

@@ -84,7 +84,22 @@ def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
     known = {
         name: np.array(1 - _work(timelines) / window) for name, window in windows.items() if window
     }
-    return known | {WORK: np.array(1 - bubble(timelines))}
+    own = [
+        1
+        - _work([spans]) / (max(end for *_, end in spans) - min(start for _, _, start, _ in spans))
+        for spans in busy
+    ]
+    right = bubble(timelines)
+    known |= {
+        OWN_WINDOWS + ". This is the mean of the stages' fractions": np.array(np.mean(own)),
+        "this is the idle time in seconds. Divide it by the total time of all stages": np.array(
+            right * (last - first) * len(timelines)
+        ),
+    }
+    if right < 1:
+        name = "this is idle time / working time. Divide by the total time: idle and working"
+        known[name] = np.array(right / (1 - right))
+    return known | {WORK: np.array(1 - right)}
 
 
 def _work(timelines: Timelines) -> float:

@@ -70,6 +70,16 @@ ONLY_LAST = "this is only the output of the last micro-batch. Join the outputs o
 NEXT_ROWS = "micro-batch i begins at row i. It must begin at row i·B/m"
 UNTRANSPOSED = "a gradient was multiplied by W. Multiply it by the transpose of W"
 X_FOR_Z = "x and z are swapped"
+NO_GELU = "gelu is missing in every layer. layer_forward returns (y, z), in this order"
+SENT_Z = "z was sent to the next stage. Send y = gelu(z)"
+ONE_LIST = (
+    "every micro-batch has the pairs of all micro-batches. [[]] * m is one list, m times: make a"
+    " new list for each micro-batch"
+)
+OTHER_END = (
+    "the gradient of micro-batch i met the saved tensors of micro-batch m − 1 − i. Use both in the"
+    " same order"
+)
 BEGUN = (
     "the last stage began its backward pass with the gradient {}. The gradient of the mean of y² is"
     " 2y / (B·D)"
@@ -103,6 +113,21 @@ def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
     return known
 
 
+def forward_mistakes(weights: list, x: np.ndarray, cut: list[range]) -> dict[str, np.ndarray]:
+    """Return a dict from each mistake's sentence to the output that it gives."""
+    known = {}
+    for name, is_gelu_missing in (
+        (NO_GELU, lambda l: True),
+        (SENT_Z, lambda l: l in {layers[-1] for layers in cut[:-1]}),
+    ):
+        y = x
+        for l, weight in enumerate(weights):
+            z = y @ weight
+            y = z if is_gelu_missing(l) else gelu(z)
+        known[name] = y
+    return known
+
+
 def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
     """Return, for each stage, a dict from each mistake to the wrong list that the stage saves."""
     known = []
@@ -114,6 +139,7 @@ def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list
         }
         if m > 1:
             mistakes[REVERSED] = own[::-1]
+            mistakes[ONE_LIST] = [[pair for part in own for pair in part]] * m
         if 1 < m < len(saved[0][0]):
             mistakes[INTERLEAVED] = micro_batches(
                 [[_interleaved(a, m) for a in pair] for pair in saved], layers, m
@@ -153,6 +179,8 @@ def pipeline_mistakes(
         SAME_TENSOR: [sum(whole[k] for k in layers) for layers in cut for _ in layers],
     }
     if m > 1:
+        of_ends = [backward(weights, p, g)[1] for p, g in zip(parts[::-1], np.split(grad_y, m))]
+        known[OTHER_END] = [sum(gradients) for gradients in zip(*of_ends)]
         for which, i in (("last", -1), ("first", 0)):
             start = np.split(grad_y, m)[i]
             of_parts = [backward(weights, part, start)[1] for part in parts]

@@ -77,6 +77,15 @@ OVERWRITTEN = (
     "a saved input holds the output of layer {} (counted from 0). Did your code overwrite the"
     " input?"
 )
+ONE_MEMORY = (
+    "all parts are the same, because they share one memory. [tensor] * n is a list of one tensor, n"
+    " times"
+)
+UNCHAINED = (
+    "every layer began with grad_y. Give each layer the sum of the next layer's partial gradients"
+)
+FORWARD_ORDER = "the backward pass went from the first layer to the last. Begin with the last layer"
+PARTS_OF_LENGTH = "this part has n rows or columns. split(n) makes parts of n, chunk(n) n parts"
 EVERY_NTH = "every n-th row or column was taken. Take consecutive ones"
 NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"
 NO_OUTER_GELU = "gelu is missing after the sum"
@@ -119,11 +128,16 @@ def tensor_mistakes(
             sum(columns(partial, n)[rank] for rank, partial in enumerate(partials))
         ]
         * n,
+        UNCHAINED: lambda partials: columns(grad_y, n),
     }
     made = {
         name: _backward_on_ranks(weights, saved, grad_y, n, exchange)
         for name, exchange in between.items()
     }
+    partials, gradients = _backward_on_ranks(
+        weights[::-1], saved[::-1], grad_y, n, lambda own: columns(_total(own), n)
+    )
+    made[FORWARD_ORDER] = partials, [of_rank[::-1] for of_rank in gradients]
     for name, derivative in ((TANH, tanh_derivative), (NO_DERIVATIVE, np.ones_like)):
         made[name] = _backward_on_ranks(
             weights, saved, grad_y, n, lambda own: columns(_total(own), n), derivative
@@ -217,6 +231,9 @@ def forward_mistakes(weights: list, x: np.ndarray, n: int) -> dict[str, np.ndarr
         known[REVERSED_COLUMNS] = _forward(
             weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)[::-1], axis=1)
         )
+        known[ONE_MEMORY] = _forward(
+            weights, x, lambda l, z: np.concatenate([columns(gelu(z), n)[-1]] * n, axis=1)
+        )
         known[STACKED] = _forward(
             weights, x, lambda l, z: np.concatenate(columns(gelu(z), n)).reshape(z.shape)
         )
@@ -246,14 +263,20 @@ def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
 
 
 def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, a dict with a wrong shard that has every n-th column or row.
+    """Return, for each rank, a dict of wrong shards: every n-th column or row, or n of them.
 
-    A right shard has consecutive columns or rows. ``axis`` is 1 for columns and 0 for rows. On a
-    single rank the dict is empty.
+    A right shard has consecutive columns or rows, 1/n of all. ``axis`` is 1 for columns and 0 for
+    rows. On a single rank the dict is empty.
     """
-    index = [slice(None)] * axis
-    places = [(*index, slice(rank, None, n)) for rank in range(n)]
-    return [{EVERY_NTH: whole[place]} if n > 1 else {} for place in places]
+    if n == 1:
+        return [{}]
+    cuts, known = np.moveaxis(whole, axis, 0), []
+    for rank in range(n):
+        known.append({EVERY_NTH: np.moveaxis(cuts[rank::n], 0, axis)})
+        of_length = cuts[rank * n : (rank + 1) * n]
+        if len(of_length) and len(of_length) * n != len(cuts):
+            known[rank][PARTS_OF_LENGTH] = np.moveaxis(of_length, 0, axis)
+    return known
 
 
 def pair_outputs(

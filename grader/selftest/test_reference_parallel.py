@@ -132,6 +132,21 @@ def itself(terms):
     return terms
 
 
+def from_the_first_layer(model, n):
+    """The results of ranks that run through their layers from the first to the last."""
+    own = parts.columns(model.grad_y, n)
+    gradients = [[] for _ in range(n)]
+    for weight, (x, z) in zip(model.weights, model.saved):
+        of_z = [
+            grad * single_device.gelu_derivative(z_r) for grad, z_r in zip(own, parts.columns(z, n))
+        ]
+        for of_rank, grad_z in zip(gradients, of_z):
+            of_rank.append(x.T @ grad_z)
+        total = sum(grad_z @ shard.T for grad_z, shard in zip(of_z, parts.columns(weight, n)))
+        own = parts.columns(total, n)
+    return [total] * n, gradients
+
+
 @pytest.mark.parametrize("layers", [1, 2, 4])
 @pytest.mark.parametrize("n", SIZES)
 def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, layers):
@@ -152,6 +167,10 @@ def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, lay
         parts.GATHERED: backward_on_ranks(model, n, at_the_end=gathered),
         parts.TANH: backward_on_ranks(model, n, gelu=by_tanh),
         parts.NO_DERIVATIVE: backward_on_ranks(model, n, gelu=itself),
+        parts.UNCHAINED: backward_on_ranks(
+            model, n, between=lambda partials: torch.tensor(model.grad_y).chunk(n, dim=1)
+        ),
+        parts.FORWARD_ORDER: from_the_first_layer(model, n),
     }
     of_input, of_gradients = parts.tensor_mistakes(model.weights, model.saved, model.grad_y, n)
     for rank in range(n):
@@ -181,7 +200,12 @@ def test_no_mistake_of_tensor_parallelism_looks_right(n, layers):
         for name, known in of_gradients[rank].items():
             # At the last layer nothing has been exchanged yet that could be wrong, except grad_y
             # itself.
-            at_once = (parts.ADDED_REPLICATED, parts.OF_ALL_SHARDS, parts.NO_DERIVATIVE)
+            at_once = (
+                parts.ADDED_REPLICATED,
+                parts.FORWARD_ORDER,
+                parts.OF_ALL_SHARDS,
+                parts.NO_DERIVATIVE,
+            )
             found = [apart(*pair) for pair in zip(known, right)]
             # which is exact where all entries of z are large, as in the last layers here
             if name == parts.TANH:
@@ -205,6 +229,7 @@ def test_mistakes_of_a_forward_pass_are_what_ranks_get_that_make_them(n):
         parts.GELU_TWICE: forward(lambda l, z: exact(exact(z))),
         parts.REVERSED_COLUMNS: forward(join=lambda blocks: torch.cat(blocks[::-1], dim=1)),
         parts.STACKED: forward(join=lambda blocks: torch.cat(blocks).view(len(model.x), -1)),
+        parts.ONE_MEMORY: forward(join=lambda blocks: torch.cat([blocks[-1]] * n, dim=1)),
     }
     for first in range(3):
         made[parts.NO_GELU.format(first)] = forward(lambda l, z, k=first: exact(z) if l < k else z)
@@ -407,6 +432,9 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
         pipeline_mistakes.LAST_MEAN_ONLY: of(mlp.loss(outputs[-1])),
         pipeline_mistakes.FIRST_ONLY: of(outputs[0].square().sum() / entries),
         pipeline_mistakes.CROSSED: on_stages(model, cut, m, backwards),
+        pipeline_mistakes.OTHER_END: of(
+            (torch.cat(outputs[::-1]) * 2 * torch.cat(outputs).detach() / entries).sum()
+        ),
     }
     for which, i in (("last", -1), ("first", 0)):
         begin = 2 * outputs[i].detach() / entries
@@ -484,9 +512,18 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
             outputs[pipeline_mistakes.INTERLEAVED],
             np.concatenate([single_device.forward(model.weights, x)[0] for x in by_rows]),
         )
+    wrong = pipeline_mistakes.forward_mistakes(model.weights, model.x, cut)
+    y, of_z = model.x, model.x
+    ends = [layers[-1] for layers in cut[:-1]]
+    for l, weight in enumerate(model.weights):
+        y = y @ weight
+        of_z = of_z @ weight if l in ends else single_device.gelu(of_z @ weight)
+    close(wrong[pipeline_mistakes.NO_GELU], y)
+    close(wrong[pipeline_mistakes.SENT_Z], of_z)
     for stage, known in enumerate(pipeline_mistakes.saved_mistakes(model.saved, cut, m)):
         right = saved(in_order, stage)
         assert (pipeline_mistakes.ONE_BUFFER in known) == (stage > 0)
+        close(known[pipeline_mistakes.ONE_LIST], [[pair for part in right for pair in part]] * m)
         close(known[pipeline_mistakes.REVERSED], saved(in_order[::-1], stage))
         close(
             known[parts.LATE_Z], [[(x, single_device.gelu(z)) for x, z in part] for part in right]
@@ -543,5 +580,8 @@ def test_mistaken_windows_of_a_bubble():
         pipeline.IN_ORDER: round(1 - 4 / 3, 6),
         pipeline.OWN_WINDOWS: round(1 - 4 / 5, 6),
         pipeline.OF_ONE_STAGE: round(1 - 4 / 3, 6),
+        f"{pipeline.OWN_WINDOWS}. This is the mean of the stages' fractions": round(1 / 6, 6),
+        "this is the idle time in seconds. Divide it by the total time of all stages": 5.0,
+        "this is idle time / working time. Divide by the total time: idle and working": 1.25,
         pipeline.WORK: round(4 / 9, 6),
     }
