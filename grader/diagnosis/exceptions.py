@@ -278,7 +278,7 @@ def _few_parts(report: WorldReport, call: int, raised: Raised) -> str:
     """
     n, lengths = report.size, _lengths(report.calls[call].arguments)
     above = _lines_above(report, raised)
-    if any(re.search(r"(?<!tensor_)\bsplit\(", line) for line in above):
+    if any(re.search(r"(?<!tensor_)\bsplit\((?!\[)", line) for line in above):
         return PARTS_OF_LENGTH
     may_be_few = any(-(-length // -(-length // n)) != n for length in lengths)
     has_chunk = any(re.search(r"\bchunk\(", line) for line in above)
