@@ -58,7 +58,6 @@ def test_bandwidths(world):
             " an all-gather together"
         ): np.array(1.5),
         "the factor 2n/(n−1) is upside down. Use 2(n−1)/n": np.array(16 / 3),
-        "the factor was rounded down to a whole number. Does your code use //?": np.array(0.0),
     }
     # 2 * n - 1 / n, 2 * (n - 1 / n) and 2 - 1 / n
     for factor in (7.75, 7.5, 1.75):

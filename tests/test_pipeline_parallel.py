@@ -242,7 +242,7 @@ def test_run_schedule(world):
             *([gradients[layer] for layer in layers] for layers in CUT),
             tolerance=CLOSE,
             select=lambda r: driver_results.value(r)[1],
-            known_mistakes=[a | b for a, b in zip(mistakes, taken)],
+            known_mistakes=[a | b for a, b in zip(taken, mistakes)],
             label="the list of the weights' gradients",
         )
         known = {

@@ -235,7 +235,7 @@ def judge_zero_bubble(run, n, m):
             most, after = chunked.most_alive(actions, ends)
             text = f"{name}, stage {stage}: after {after}, {most} micro-batches {what}, but at most"
             text += f" {limit} are allowed."
-            text += schedule_mistakes.why_zero_bubble_holds_much(stage, actions, n)
+            text += schedule_mistakes.why_zero_bubble_holds_much(stage, actions, n, ends)
             run.require(most <= limit, f"{text} The schedule: {actions}")
     for f, b, w in ((1, 1, 1), (2, 3, 1)):
         end, best = (

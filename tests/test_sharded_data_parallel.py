@@ -122,7 +122,7 @@ def test_zero(world):
 def _whole_first(run, mistakes):
     """Return each rank's known mistakes, first those that the optimizer's state shows."""
     return [
-        zero.whole_state_mistakes(
+        zero.optimizer_mistakes(
             driver_results.optimizer(value), START, 2, driver_results.weights(value)
         )
         | known

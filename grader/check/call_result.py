@@ -83,12 +83,14 @@ class CallResult(CallMeasurements):
         self._require_communication()
         self.expected = wanted
 
-    def returns_without_gradient(self, *expected: Any) -> None:
+    def returns_without_gradient(self, *expected: Any, tolerance: Tolerance = EXACT) -> None:
         """Fail if a rank's value is not the expected value, or if the value requires a gradient.
 
         The call's driver must be ``described``.
         """
-        self.returns(*expected, select=driver_results.value, label="the result")
+        self.returns(
+            *expected, tolerance=tolerance, select=driver_results.value, label="the result"
+        )
         found = self.read(driver_results.requires_gradient, "its flag requires_grad")
         for rank, requires in enumerate(found):
             self.require(

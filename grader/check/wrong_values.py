@@ -66,10 +66,10 @@ class WrongValues:
             reason = likely_cause(found.got, found.expected, self._context(rank, found, known))
         if not reason and self.expected[rank] is not None:
             reason = self._read_early(rank)
-        if reason or otherwise:
-            return reason or otherwise
         ours, right = got[rank], expected[rank]
-        return None if ours is None or right is None else not_finite(ours, right)
+        if not reason and ours is not None and right is not None:
+            reason = not_finite(ours, right)
+        return reason or otherwise or None
 
     def _known(self, rank: int) -> dict[str, Any]:
         """Return the value that each known mistake gives on a rank, most likely mistakes first.

@@ -127,20 +127,24 @@ SLIPS = [
     ),
     Slip(
         ("'NoneType' object has no attribute 'wait'",),
-        "a collective without async_op=True waits by itself, and returns None, not a Work.",
+        (
+            "a collective without async_op=True waits by itself, and returns None, not a Work. Or"
+            " was nothing started yet?"
+        ),
     ),
     Slip(
         ("the list must have one tensor for each of the",),
         (
             "how was the list made? chunk(n) and tensor_split(n) make n parts. split(k) makes parts"
-            " of k rows."
+            " of k rows. In a group, n is the number of ranks of the group."
         ),
     ),
     Slip(
         ("Split sizes doesn't match", "output_split_sizes add up"),
         (
-            "make the output with as many rows as arrive, the sum of output_split_sizes. A rank may"
-            " get more or fewer rows than it sends."
+            "the output needs as many rows as arrive. output_split_sizes are the numbers of rows"
+            " that arrive from each rank. A rank may get more or fewer rows than it sends. Which of"
+            " the two is wrong?"
         ),
     ),
     Slip(
@@ -246,6 +250,10 @@ SLIPS = [
 TOO_FEW_CHUNKS = (
     "chunk(n) may return fewer than n parts, if n does not divide the length. Use tensor_split(n)"
 )
+# A call of split whose argument is the number of ranks, and not a list of lengths.
+SPLIT_IN_LENGTHS = re.compile(
+    r"\bsplit\((\w+, *)?(\d+|n|size|world_size|dist\.get_world_size\(\))[,)]"
+)
 PARTS_OF_LENGTH = "split(k) makes parts of length k. chunk(n) and tensor_split(n) make n parts"
 PRODUCT = re.compile(r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)")
 
@@ -277,12 +285,11 @@ def _few_parts(report: WorldReport, call: int, raised: Raised) -> str:
     n does not divide. Here n is the world size. ``split(k)`` returns parts of length k.
     """
     n, lengths = report.size, _lengths(report.calls[call].arguments)
-    above = _lines_above(report, raised)
-    if any(re.search(r"(?<!tensor_)\bsplit\((?!\[)", line) for line in above):
-        return PARTS_OF_LENGTH
+    above = [line.partition("#")[0] for line in _lines_above(report, raised)]
     may_be_few = any(-(-length // -(-length // n)) != n for length in lengths)
-    has_chunk = any(re.search(r"\bchunk\(", line) for line in above)
-    return TOO_FEW_CHUNKS if may_be_few and has_chunk else ""
+    if may_be_few and any(re.search(r"\bchunk\(", line) for line in above):
+        return TOO_FEW_CHUNKS
+    return PARTS_OF_LENGTH if any(map(SPLIT_IN_LENGTHS.search, above)) else ""
 
 
 def _lines_above(report: WorldReport, raised: Raised) -> list[str]:

@@ -180,10 +180,12 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
 
 
 def _zeros(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    if got.ndim and got.size and not got.any() and expected.any():
-        filled = "all zeros. Does your code fill the output, and do you return that tensor?"
+    if got.size and not got.any() and expected.any():
         if not context.communicates:
-            return filled
+            return "0. Is the result computed and returned? Or does // round a fraction down to 0?"
+        filled = "all zeros. Does your code fill the output, and do you return that tensor?"
+        if not got.ndim:
+            return None
         return (
             f"{filled} irecv and asynchronous calls return immediately. Call wait() on the Work"
             " that they return."

@@ -174,7 +174,7 @@ class PipelineProblem:
         taken = pipeline_mistakes.activation_mistakes(
             self.weights, self.saved, self.y, self.cut, schedules
         )
-        return [a | b for a, b in zip(self.mistakes(), taken)]
+        return [a | b for a, b in zip(taken, self.mistakes())]
 
     def output_mistakes(self):
         wrong = pipeline_mistakes.forward_mistakes(self.weights, self.x, self.cut)

@@ -80,10 +80,6 @@ def test_bus_bandwidth(world, rng):
             (again, [value * n for value, n in zip(right, ranks)]),
             (part, [value / n for value, n in zip(right, ranks)]),
             (WHOLE_BYTES, [s // t / 1e9 * truth.FACTORS[collective](n) for _, s, n, t in cases]),
-            (
-                "the factor was rounded down to a whole number. Does your code use //?",
-                [v * (truth.FACTORS[collective](n) // 1) for v, n in zip(algorithm, ranks)],
-            ),
         ]
         answers(
             run,

@@ -121,7 +121,9 @@ def test_barrier(world, rng):
 
 
 def _require_barrier(world, rng, n, right, meeting, late):
-    """Fail unless a stopwatch on n ranks calls barrier before each call that takes ``right``.
+    """Fail unless a stopwatch on n ranks calls barrier before each timed call.
+
+    The timed calls take the times ``right``.
 
     A barrier takes the time ``meeting``. Without one, an operation waits for a rank that is
     ``late``.

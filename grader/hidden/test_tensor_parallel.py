@@ -68,7 +68,7 @@ def test_shards_own_their_memory(world, rng):
     """A shard is a contiguous copy of 1/n of the weight: it does not keep the full weight alive,
     and later calls do not change it
     """
-    for n in SIZES:
+    for n in (2, 3, 4, 1):  # on one rank, a message could say less
         shapes = (12, 12), (1, 12), (5, n)
         square, row, narrow = (rng.standard_normal(shape) for shape in shapes)
         given = [

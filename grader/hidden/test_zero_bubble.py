@@ -62,7 +62,7 @@ def test_zero_bubble_alive(world, rng):
                     f"stage {stage} of {n}, {m} micro-batches: after {after}, {most} {what}, but at"
                     f" most {limit} are allowed."
                 )
-                text += schedule_mistakes.why_zero_bubble_holds_much(stage, actions, n)
+                text += schedule_mistakes.why_zero_bubble_holds_much(stage, actions, n, ends)
                 run.require(most <= limit, f"{text} The schedule: {str(actions)[:600]}")
 
 

@@ -65,7 +65,7 @@ def test_zero_weights(world, rng):
                 select=driver_results.weights,
                 label="the list of weights, [step][tensor],",
                 known_mistakes=lambda: [
-                    zero.whole_state_mistakes(
+                    zero.optimizer_mistakes(
                         driver_results.optimizer(value), p.weights, n, driver_results.weights(value)
                     )
                     | known

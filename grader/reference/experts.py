@@ -61,11 +61,6 @@ BY_EXPERT = (
     "the results of a rank's experts were joined expert by expert, but to_experts and from_experts"
     " use the order of arrival. Write each result to the place of its token"
 )
-PER_EXPERT = "sent has one number for each expert. Add up the numbers of all experts of a rank"
-WRONG_EXPERTS = (
-    "the experts were assigned to the wrong ranks. Expert number c is on rank c // experts: the"
-    " experts of one rank have consecutive numbers"
-)
 ONLY_CHOSEN = (
     "your code gives a gradient to the logit of the chosen expert alone. Every logit has a"
     " gradient: p·(δ − π). δ is 1 for the chosen expert and 0 for all other experts. π is the"
@@ -278,14 +273,6 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
             INVERSE: (inverse, sent, received, arrived),
             DESCENDING: (np.argsort(-choices[rank], kind="stable"), sent, received, arrived),
         }
-        n = len(choices)
-        counts = [np.bincount(own, minlength=n * each) for own in choices]
-        if each > 1:
-            of_experts = [[int(c) for c in own] for own in counts]
-            known[PER_EXPERT] = (order, of_experts[rank], received, arrived)
-            grouped = [own.reshape(each, n).sum(axis=0).tolist() for own in counts]
-            wrong = grouped[rank], [own[rank] for own in grouped]
-            known[WRONG_EXPERTS] = (order, *wrong, arrived)
         found.append(known)
     return found
 

@@ -345,20 +345,22 @@ def known_groups(
 ) -> list[dict[str, list]]:
     """Return, for each rank, a dict from each mistake in its groups to the tensors it gathers.
 
-    The mistakes are those of ``group_mistakes``. But the groups are swapped only if this explains
-    what every rank found. Further mistakes name the ranks of each group that was found.
-    ``found[rank]`` are the tensors that a rank gathered in its groups.
+    The mistakes are those of ``group_mistakes``. But swapped groups, and ranks that are numbered
+    column by column, are left out unless they explain what every rank found. Further mistakes name
+    the ranks of each group that was found. ``found[rank]`` are the tensors that a rank gathered in
+    its groups.
     """
     known = group_mistakes(mesh, own, first)
-    are_swapped = all(
-        isinstance(groups, (list, tuple))
-        and len(groups) == 2
-        and all(map(np.array_equal, groups, of_rank[SWAPPED_GROUPS]))
-        for groups, of_rank in zip(found, known)
-    )
+    for name in (SWAPPED_GROUPS, COLUMNS_FIRST):
+        explains_all = all(
+            isinstance(groups, (list, tuple))
+            and len(groups) == 2
+            and all(map(np.array_equal, groups, of_rank[name]))
+            for groups, of_rank in zip(found, known)
+        )
+        for of_rank in () if explains_all else known:
+            del of_rank[name]
     for rank, (groups, of_rank) in enumerate(zip(found, known)):
-        if not are_swapped:
-            del of_rank[SWAPPED_GROUPS]
         if not isinstance(groups, (list, tuple)):
             continue
         for index, (name, due) in enumerate(
@@ -379,7 +381,9 @@ def known_groups(
 
 def _gathered_from(tensors: Any, own: np.ndarray) -> list[int]:
     """Return the ranks whose tensors these are, in order. Return [] if a tensor is no rank's."""
-    if not isinstance(tensors, np.ndarray) or tensors.shape[1:] != own.shape[1:]:
+    if not isinstance(tensors, np.ndarray) or tensors.ndim != own.ndim:
+        return []
+    if tensors.shape[1:] != own.shape[1:] or len(tensors) > len(own):
         return []
     ranks = [[r for r, mine in enumerate(own) if np.array_equal(mine, one)] for one in tensors]
     return [of_one[0] for of_one in ranks] if all(ranks) else []

@@ -77,21 +77,15 @@ def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
         OF_ONE_STAGE: last - first,
         FROM_ZERO.format(first): last * len(timelines),
         IN_ORDER: (spans[-1][3] - spans[0][2]) * len(timelines),
-        OWN_WINDOWS: sum(
-            max(end for *_, end in own) - min(start for _, _, start, _ in own) for own in busy
-        ),
+        OWN_WINDOWS: sum(map(_window, busy)),
     }
     known = {
         name: np.array(1 - _work(timelines) / window) for name, window in windows.items() if window
     }
-    own = [
-        1
-        - _work([spans]) / (max(end for *_, end in spans) - min(start for _, _, start, _ in spans))
-        for spans in busy
-    ]
+    of_stages = [1 - _work([own]) / window for own in busy if (window := _window(own))]
     right = bubble(timelines)
     known |= {
-        OWN_WINDOWS + ". This is the mean of the stages' fractions": np.array(np.mean(own)),
+        OWN_WINDOWS + ". This is the mean of the stages' fractions": np.array(np.mean(of_stages)),
         "this is the idle time in seconds. Divide it by the total time of all stages": np.array(
             right * (last - first) * len(timelines)
         ),
@@ -100,6 +94,11 @@ def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
         name = "this is idle time / working time. Divide by the total time: idle and working"
         known[name] = np.array(right / (1 - right))
     return known | {WORK: np.array(1 - right)}
+
+
+def _window(own: list[tuple[str, int, float, float]]) -> float:
+    """Return the time from the first start to the last end of a stage's spans."""
+    return max(end for *_, end in own) - min(start for _, _, start, _ in own)
 
 
 def _work(timelines: Timelines) -> float:

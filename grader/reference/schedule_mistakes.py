@@ -8,7 +8,7 @@ import itertools
 from typing import Any
 
 from grader.reference.chunked import Action, Stages, interleaved_alive, layers_of_chunks
-from grader.reference.returned_lists import as_lists
+from grader.reference.returned_lists import are_ints, as_lists
 
 BACKWARD = "B", "BW"
 WHEN_W = "On stage s, run the W of micro-batch i after the B of micro-batch i + s."
@@ -26,7 +26,7 @@ def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) ->
     ]
     if got == in_a_row:
         return " These are consecutive parts of the model. Chunk c of stage s is part c·n + s."
-    if isinstance(found, (list, tuple)) and list(found) == [l for own in right for l in own]:
+    if are_ints(found) and list(found) == [l for own in right for l in own]:
         return " Return a list of ranges, one for each chunk."
     if got == [list(range(part, part + 1)) for part in range(stage, n * v, n)]:
         return " These ranges count parts, not layers. A part has L/(n·v) layers."
@@ -34,11 +34,15 @@ def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) ->
 
 
 def why_too_early(stage: int, actions: list[Action], n: int) -> str:
-    """Say why a backward pass comes before its own forward pass on a stage of n."""
+    """Say why a backward pass comes before its own forward pass, on one of n stages.
+
+    Return "" if none does, for example because actions are missing.
+    """
     if wrong := _other_order(stage, actions, n):
         return wrong
     early = list(itertools.takewhile(lambda action: action[0] not in BACKWARD, actions))
-    if len(early) == len(actions) or ("F", *actions[len(early)][1:]) in early:
+    own = ("F", *actions[len(early)][1:]) if len(early) < len(actions) else None
+    if own in early or own not in actions:
         return ""
     first = _warm_up(actions)
     return (
@@ -203,14 +207,18 @@ def _behind(actions: list[Action]) -> int:
     return most - 1
 
 
-def why_zero_bubble_holds_much(stage: int, actions: list[Action], n: int) -> str:
-    """Say why a stage keeps many micro-batches, between F and B or from F to W."""
+def why_zero_bubble_holds_much(
+    stage: int, actions: list[Action], n: int, ends: tuple[str, ...] = ("W",)
+) -> str:
+    """Say why a stage keeps many micro-batches from F to an action of a kind in ``ends``."""
     m = len(actions) // 3
     if (first := _warm_up(actions)) > n - stage:
         return (
             f" Before its first B, stage {stage} runs {first} forward passes, and 1F1B runs"
             f" {n - stage}. Is the warm-up too long?"
         )
+    if "W" not in ends:
+        return " The warm-up is not too long. After it, F and B must come in turn."
     if (behind := _behind(actions)) == m - 1 > stage:
         return (
             " All W come at the end. A micro-batch keeps its activation until its W, so run W"

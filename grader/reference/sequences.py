@@ -370,7 +370,7 @@ def attention_mistakes(
         made[OPEN_DIAGONAL] = attention(q, k, v, seen | blocks_of(tokens, n))
         made[HIDDEN_ARE_ZERO] = _with_zeros(q, k, v, np.ones_like(seen))
         # Here the mask hides keys in a rank's own block only. Blocks of later ranks are left out.
-        own_zeros = f"In a rank's own block, {HIDDEN_ARE_ZERO}"
+        own_zeros = f"{HIDDEN_ARE_ZERO}. This is so in a rank's own block"
         made[own_zeros] = _with_zeros(q, k, v, seen | blocks_of(tokens, n))
     if n > 1:
         made |= _ring_mistakes(q, k, v, causal, n)
@@ -533,7 +533,9 @@ def _wrong_weights(
             FUTURE_BLOCKS: seen | ~same,
             OPEN_DIAGONAL: seen | same,
         }
-        wrong = {name: of_all * mask for name, mask in masks.items()} if causal else {}
+        wrong = (
+            {name: np.where(mask, of_all, 0.0) for name, mask in masks.items()} if causal else {}
+        )
         wrong[UNSCALED] = np.where(seen, np.exp(scores - logsumexp[:, None]), 0.0)
         wrong[NO_LOGSUMEXP] = np.where(seen, np.exp(scores * scale), 0.0)
         if n > 1:
@@ -545,7 +547,7 @@ def _wrong_weights(
         for name, weights in wrong.items():
             grad_scores = weights * (grad_weights - of_rows) * scale
             found[name] = grad_scores @ k, grad_scores.T @ q, weights.T @ grad
-        right = of_all * seen
+        right = np.where(seen, of_all, 0.0)
         for name, grad_scores in (
             (OUTSIDE_P, seen * (grad_weights - of_rows) * scale),
             (
@@ -554,7 +556,8 @@ def _wrong_weights(
             ),
         ):
             found[name] = grad_scores @ k, grad_scores.T @ q, right.T @ grad
-    return found
+    # If scores are large, these numbers overflow. Then they explain nothing.
+    return {name: own for name, own in found.items() if all(np.isfinite(g).all() for g in own)}
 
 
 def _of_all_blocks(

@@ -66,7 +66,7 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         if isinstance(returned, (list, tuple)) and len(returned) == 2:
             run.require(
                 not isinstance(returned[0], (list, tuple))
-                or isinstance(returned[1], (list, tuple)),
+                or not isinstance(returned[1], (int, float)),
                 f"rank {rank} returned a list and then a number. The time comes first, and the list"
                 " of samples second: Timing(seconds, samples).",
             )
@@ -81,15 +81,15 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
                 " Return one sample for each iteration."
             )
             n = run.report.size
-            if len(samples) == n:
-                cold += (
-                    " Is there one for each rank? Take the maximum over the ranks for each call,"
-                    " and not over the calls for each rank."
+            if not all_of_them and len(samples) == n > 1:
+                cold = (
+                    " Is there one for each rank? If so, take the maximum over the ranks for each"
+                    " call, and not over the calls for each rank."
                 )
-            elif len(samples) == n * iterations:
-                cold += (
-                    " Are these the times of all ranks? For each call, keep the time of the slowest"
-                    " rank."
+            elif not all_of_them and len(samples) == n * iterations:
+                cold = (
+                    " Are these the times of all ranks? If so, keep the time of the slowest rank"
+                    " for each call."
                 )
             run.require(len(samples) == iterations, text + cold)
 

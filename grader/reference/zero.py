@@ -138,7 +138,6 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
     made[BEFORE_THE_STEP] = [[np.asarray(w, np.float64) for w in weights], *right[:-1]]
     made[NOT_SCATTERED] = _gathered([result(own) for own in gradients], n)
     made[DIVIDED] = result(_divided(average, n))
-    made[OWN_DIVIDED] = _gathered([result(_divided(own, n)) for own in gradients], n)
     found = []
     for rank in range(n):
         own_rate = [rates[rank]] * n
@@ -152,8 +151,8 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
     return found
 
 
-def whole_state_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> dict[str, Any]:
-    """Return a dict with a mistake if a rank's optimizer updates all weights, or none.
+def optimizer_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> dict[str, Any]:
+    """Return a dict with a mistake that a rank's optimizer shows.
 
     ``optimizer`` describes the rank's optimizer, and ``after`` are the weights that the rank has.
     The mistake is ``NO_STEP_MADE`` if the optimizer has parameters, but no state. It is

@@ -164,9 +164,9 @@ def test_an_optimizer_of_all_weights_is_told_by_its_state():
 
     def told(*shapes, n=2):
         state = {str(i): {"exp_avg": np.zeros(shape)} for i, shape in enumerate(shapes)}
-        return zero.whole_state_mistakes({"state": state}, weights, n, after)
+        return zero.optimizer_mistakes({"state": state}, weights, n, after)
 
     assert told((2, 2), 3) == told(8) == {zero.ALL_UPDATED: after}
     assert told(4) == told((2, 2)) == told() == told(7, n=1) == {}
-    assert zero.whole_state_mistakes("AdamW", weights, 2, after) == {}
-    assert zero.whole_state_mistakes({"state": {"0": 5}}, weights, 2, after) == {}
+    assert zero.optimizer_mistakes("AdamW", weights, 2, after) == {}
+    assert zero.optimizer_mistakes({"state": {"0": 5}}, weights, 2, after) == {}

@@ -160,12 +160,34 @@ def test_stages_that_hold_too_much_have_a_cause(actions, expected):
     assert schedule_mistakes.why_interleaved_holds_much(0, actions, 1).startswith(expected)
 
 
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [("F", 0, 1), ("BW", 0, 0), ("F", 0, 2), ("BW", 0, 1), ("F", 0, 3), ("BW", 0, 2)],
+        [("forward", 0, 0), ("BW", 0, 0)],
+        [("F", 0, 0), ("BW", 0, 0), ("BW", 0, 0)],
+        [],
+    ],
+)
+def test_incomplete_schedules_have_no_cause(actions):
+    assert chunked.complete(actions, WHOLE, 1, 4)
+    assert schedule_mistakes.why_too_early(0, actions, 1) == ""
+
+
+def test_w_is_no_cause_of_too_many_micro_batches_between_f_and_b():
+    order = "F0 B0 F1 F2 B1 B2 F3 B3 W0 W1 W2 W3".split()
+    actions = [(kind, 0, int(i)) for kind, i in order]
+    assert chunked.most_alive(actions, ("B",))[0] == 2
+    words = schedule_mistakes.why_zero_bubble_holds_much(1, actions, 2, ("B",))
+    assert words == " The warm-up is not too long. After it, F and B must come in turn."
+
+
 ACTIONS = st.tuples(
     st.sampled_from(["F", "B", "W", "BW", "x"]), st.integers(-9, 9**9), st.integers()
 )
 
 
 @given(st.lists(ACTIONS, max_size=12), st.integers(1, 4))
-def test_incomplete_schedules_have_no_wrong_cause(actions, n):
+def test_any_list_of_actions_gives_a_sentence(actions, n):
     """Whatever a submission returns, no list makes the search for a cause fail or take long."""
     assert isinstance(schedule_mistakes.why_too_early(0, actions, n), str)

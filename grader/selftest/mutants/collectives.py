@@ -1795,7 +1795,7 @@ def all_gather""",
     rank, n = dist.get_rank(), dist.get_world_size()
     padding""",
         {"hidden ring_at_the_same_time"},
-        "and until then no other rank sent anything",
+        "no other rank sent anything",
     ),
     Mutant(
         "a broadcast whose root returns its input",

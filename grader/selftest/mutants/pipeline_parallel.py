@@ -1318,7 +1318,7 @@ MUTANTS = [
         send.wait()
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "Do you call wait() of every isend soon after its message has arrived?",
+        "Do you call wait() of every isend (of activations and of gradients) soon after",
     ),
     Mutant(
         "a send is asked whether it is complete, and never waited for",

@@ -623,7 +623,7 @@ USED = []
         WEIGHTS + REST,
         '        actions.append(("W", 0, i))\n    return actions\n',
         IDLE,
-        "each W comes directly after its own B",
+        "each W comes before the next B",
     ),
     mutant(
         "all W come at the end",

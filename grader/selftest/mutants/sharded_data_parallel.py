@@ -526,7 +526,7 @@ MUTANTS = [
         {
             "hidden zero_weights",
         },
-        "leave the result in another tensor",
+        "Is the result written into the caller's tensors",
     ),
     mutant(
         "the caller's list gets new tensors",
@@ -787,7 +787,7 @@ MUTANTS = [
             "hidden zero_traffic",
             "hidden zero_memory",
         },
-        "so this rank has updated the shards of the other ranks, too",
+        "so this rank has also updated the shards of the other ranks",
     ),
     mutant(
         "flat copies of each step are kept",
