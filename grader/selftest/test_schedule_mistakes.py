@@ -175,7 +175,7 @@ def test_incomplete_schedules_have_no_cause(actions):
 
 
 def test_w_is_no_cause_of_too_many_micro_batches_between_f_and_b():
-    order = "F0 B0 F1 F2 B1 B2 F3 B3 W0 W1 W2 W3".split()
+    order = ["F0", "B0", "F1", "F2", "B1", "B2", "F3", "B3", "W0", "W1", "W2", "W3"]
     actions = [(kind, 0, int(i)) for kind, i in order]
     assert chunked.most_alive(actions, ("B",))[0] == 2
     words = schedule_mistakes.why_zero_bubble_holds_much(1, actions, 2, ("B",))
