@@ -584,6 +584,19 @@ def test_a_condition_on_a_tensor_is_told_from_a_tensor_for_a_list(submit, condit
         ("dist.all_reduce(x, op='average')", "op must be a dist.ReduceOp"),
         ("return Listed.apply(x.requires_grad_()).sum().backward()", "a tensor or None"),
         ("return x.chunk(3)[2]", "chunk(n) may return fewer than n parts"),
+        ("return x.split(3)[2]", "split(k) makes parts of length k"),
+        (
+            "return torch.ones(2, 6) @ torch.ones(2, 1)",
+            "Is the first one whole, and the second one",
+        ),
+        ("return torch.ones(2, 2) @ torch.ones(6, 1)", "Is one tensor still a shard"),
+        ("dist.all_reduce(x).wait()", "a collective without async_op=True waits by itself"),
+        ("return torch.relu(dist.all_reduce(x))", "dist.all_reduce(…) returns None"),
+        ("dist.all_gather(list(x.split(1)), x)", "the list must have one tensor for each"),
+        ("dist.all_to_all_single(x, x, [4], [4])", "a list of split sizes has one number for each"),
+        ("dist.all_to_all_single(x[:3], x, [4, 0, 0], [4, 0, 0])", "Which of the two is wrong?"),
+        ("dist.all_to_all_single(x, x, [4, 0, 0], [3, 0, 0])", "input_split_sizes are the numbers"),
+        ("dist.all_to_all_single(x, x)", "without split sizes, the rows are cut into n equal"),
     ],
 )
 def test_a_slip_is_told_by_its_exception(submit, line, words):
@@ -615,6 +628,11 @@ def test_an_index_out_of_range_without_a_chunk_is_nobodys_slip(submit):
         1,
     )
     assert "list index out of range" in message and "Likely" not in message
+
+
+def test_an_index_out_of_range_after_a_split_in_a_list_is_nobodys_slip(submit):
+    message = verdict(submit("def broken(x): return x.split([1, 3])[2]  # not split(2)"), 2)
+    assert "index out of range" in message and "Likely" not in message
 
 
 def test_an_index_out_of_range_of_all_chunks_is_nobodys_slip(submit):
