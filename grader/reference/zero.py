@@ -63,6 +63,7 @@ OWN_RATE = (
     "all entries were updated with this rank's learning rate, so this rank has also updated the"
     " shards of the other ranks. Update only this rank's shard, and get the others by an all-gather"
 )
+OR_OWN_GRADIENTS = "Or did it use its own gradients, and not the averages?"
 ALL_UPDATED = (
     "this rank updated all weights, not only its shard: its optimizer has a state for all of them."
     " Give the optimizer one tensor, this rank's flat shard, and get the other shards by an"
@@ -147,6 +148,10 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
         }
         if len(average) > 1:  # all ranks make the first step at the same rate
             known[OWN_RATE] = result(average, own_rate)
+            if _are_close(known[OWN_RATE], known[ALONE_ON_EACH]):
+                # The ranks' gradients are multiples of each other, and AdamW hardly depends on it.
+                known[f"{OWN_RATE}. {OR_OWN_GRADIENTS}"] = known.pop(OWN_RATE)
+                del known[ALONE_ON_EACH]
         found.append(made | known)
     return found
 
@@ -182,6 +187,12 @@ def _are_all(after: Any, weights: list) -> bool:
         and all(np.array_equal(got, weight) for got, weight in zip(step, weights))
         for step in after
     )
+
+
+def _are_close(steps: list, others: list) -> bool:
+    """Return whether two lists of weights after every step are the same up to AdamW's epsilon."""
+    pairs = ((a, b) for step, other in zip(steps, others) for a, b in zip(step, other))
+    return all(np.allclose(a, b, rtol=1e-5) for a, b in pairs)
 
 
 def _divided(steps: list, n: int) -> list:
