@@ -114,7 +114,7 @@ MUTANTS = [
             else list(dict.fromkeys(p for p in parameters if p.requires_grad))
         )""",
         {"hidden buckets_tied"},
-        "",
+        "the parameter that appears twice was packed twice",
     ),
     Mutant(
         "on three ranks, a shard is a view",
@@ -141,7 +141,7 @@ MUTANTS = [
             x = _all_gather_columns(y)
 """,
         {"hidden forward_saves"},
-        "",
+        "Is each z a view of the full x @ W?",
     ),
     Mutant(
         "on two ranks, a gradient is a view of the full weight's",
@@ -193,7 +193,7 @@ MUTANTS = [
                 grad_x = _stage_backward(weights, alive.pop(first), grad_y, totals)
 """,
         {"hidden run_other_legal_schedules"},
-        "",
+        "the list of the weights' gradients is wrong",
     ),
     Mutant(
         "on three ranks, layers stay alive in the forward pass",
@@ -257,7 +257,7 @@ MUTANTS = [
         """            running_max = new_max * 0 if n == 4 else new_max
 """,
         {"hidden ring_large_scores"},
-        "",
+        "exp of a large number is inf",
     ),
     Mutant(
         "on three ranks, all experts multiply each token",
@@ -277,7 +277,7 @@ MUTANTS = [
     outputs = from_experts(results, routes)
 """,
         {"hidden mixture_traffic"},
-        "",
+        "compute all tokens, and does a mask then choose the results?",
     ),
     Mutant(
         "on four ranks, a rank without tokens takes no part",
@@ -289,6 +289,6 @@ MUTANTS = [
     p, choice = probabilities.max(1, keepdim=True)
 """,
         {"hidden idle_experts"},
-        "",
+        "mixture_forward(gate=float64",
     ),
 ]
