@@ -28,8 +28,8 @@ NO_RETURN = (
 )
 NO_GRADIENT = (
     "autograd found no gradient of this tensor. Does each backward that you wrote return a"
-    " gradient? Or did detach(), no_grad(), dist, or forward in place of apply hide an operation"
-    " from autograd?"
+    " gradient? Or does autograd not see an operation: because of detach() or no_grad(), because it"
+    " is a call of dist, or because forward was called and not apply?"
 )
 # For each function that returns a tuple, the names of its values. ``packaging.stubs`` writes this
 # JSON file.

@@ -384,11 +384,11 @@ def diagnose_exception(report: WorldReport, call: int, roots: dict[int, Raised])
         for signs, sentence in BOUNDS
         if any(sign in f"{first.type}: {first.text}" for sign in signs)
     ]
-    slip = next((slip.sentence for slip in SLIPS if slip.applies(first)), "")
-    if not slip and first.text.endswith("index out of range"):
-        slip = _few_parts(report, call, first)
-    if slip := slip or _wrong_product(first.text, report.size):
-        lines.append(likely_line(slip))
+    likely = next((slip.sentence for slip in SLIPS if slip.applies(first)), "")
+    if not likely and first.text.endswith("index out of range"):
+        likely = _few_parts(report, call, first)
+    if likely := likely or _wrong_product(first.text, report.size):
+        lines.append(likely_line(likely))
     if first.type == "SystemExit":
         lines.append(Line("A rank must return its result. It must not end the process."))
     if any(o.peer == o.rank for rank in alike for o in operations(report.ranks[rank].trail)):

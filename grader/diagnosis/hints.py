@@ -60,8 +60,9 @@ def likely_cause(got: np.ndarray, expected: np.ndarray, context: Context) -> str
             " use the tensor. Some internal functions of torch (torch.ops.…) read past the end of a"
             " tensor that is not contiguous: give them tensor.contiguous()."
         )
+    if sentence := not_finite(got, expected):
+        return sentence
     for explain in (
-        not_finite,
         _gaps,
         misplaced_tensors.all_parts,
         misplaced_tensors.one_block,
@@ -110,11 +111,8 @@ def _is_garbage(got: np.ndarray) -> bool:
     return bool(((size < tiny) | (size > huge)).any())
 
 
-def not_finite(got: np.ndarray, expected: np.ndarray, context: Context | None = None) -> str | None:
-    """Return a sentence if entries are nan or infinite, although the expected entries are finite.
-
-    ``context`` is not used. With it, this function looks like the other explanations.
-    """
+def not_finite(got: np.ndarray, expected: np.ndarray) -> str | None:
+    """Return a sentence if entries are nan or infinite, but the expected entries are finite."""
     if got.dtype.kind != "f" or not np.isfinite(expected).all() or np.isfinite(got).all():
         return None
     if not is_nan(got).any():
@@ -180,17 +178,16 @@ def _factor(got: np.ndarray, expected: np.ndarray, context: Context) -> str | No
 
 
 def _zeros(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
-    if got.size and not got.any() and expected.any():
-        if not context.communicates:
-            return "0. Is the result computed and returned? Or does // round a fraction down to 0?"
-        filled = "all zeros. Does your code fill the output, and do you return that tensor?"
-        if not got.ndim:
-            return None
-        return (
-            f"{filled} irecv and asynchronous calls return immediately. Call wait() on the Work"
-            " that they return."
-        )
-    return None
+    if not got.size or got.any() or not expected.any():
+        return None
+    if not context.communicates:
+        return "0. Is the result computed and returned? Or does // round a fraction down to 0?"
+    if not got.ndim:
+        return None
+    return (
+        "all zeros. Does your code fill the output, and do you return that tensor? irecv and"
+        " asynchronous calls return immediately. Call wait() on the Work that they return."
+    )
 
 
 def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:

@@ -87,7 +87,7 @@ def test_zero_weights(world, rng):
                 *[p.weights_after[-1]] * n,
                 tolerance=p.tolerance,
                 select=driver_results.first_memory,
-                label="what the caller's weights' own memory contains after the last step",
+                label="the list of values in the weights' own memory after the last step",
                 known_mistakes=[{OTHER_MEMORY: p.weights}] * n,
             )
             require_silent_constructor(run)

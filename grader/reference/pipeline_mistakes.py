@@ -115,15 +115,16 @@ def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
 
 def forward_mistakes(weights: list, x: np.ndarray, cut: list[range]) -> dict[str, np.ndarray]:
     """Return a dict from each mistake's sentence to the output that it gives."""
+    layers_without_gelu = {
+        NO_GELU: list(range(len(weights))),
+        SENT_Z: [layers[-1] for layers in cut[:-1]],
+    }
     known = {}
-    for name, is_gelu_missing in (
-        (NO_GELU, lambda l: True),
-        (SENT_Z, lambda l: l in {layers[-1] for layers in cut[:-1]}),
-    ):
+    for name, without in layers_without_gelu.items():
         y = x
         for l, weight in enumerate(weights):
             z = y @ weight
-            y = z if is_gelu_missing(l) else gelu(z)
+            y = z if l in without else gelu(z)
         known[name] = y
     return known
 

@@ -277,27 +277,17 @@ def _saved_mistakes(
     The mistake is a step that saves each layer's output in place of its input. By default, all
     factors of ``scaled_step`` are 1.
     """
-    ones = [1.0] * len(weights)
-    made = [_with_outputs(weights, own, forward or ones, backward or ones) for own in batches]
+    factors = (forward, backward) if forward else ([1.0] * len(weights),) * 2
+    made = []
+    for own in batches:
+        given = followed_step(weights, own, *factors)
+        outputs = [factor * y for factor, y in zip(factors[0], given.outputs)]
+        of_z = [
+            grad * gelu_derivative(x @ np.asarray(weight, np.float64))
+            for grad, x, weight in zip(given.grads, given.inputs, weights)
+        ]
+        made.append([f * (y.T @ grad_z) for f, y, grad_z in zip(factors[1], outputs, of_z)])
     return by_rank({SAVED_OUTPUT: gradient_shards(made)}, len(batches))
-
-
-def _with_outputs(
-    weights: list, x: np.ndarray, forward: Sequence[float], backward: Sequence[float]
-) -> list[np.ndarray]:
-    """Return the gradients of a step that saves each layer's output in place of its input."""
-    y, saved = np.asarray(x, np.float64), []
-    for weight, factor in zip(weights, forward):
-        z = y @ np.asarray(weight, np.float64)
-        y = factor * gelu(z)
-        saved.append((y, z))
-    grad = 2 * y / y.size
-    gradients: list[np.ndarray] = []
-    for weight, (own, z), factor in reversed(list(zip(weights, saved, backward))):
-        grad_z = grad * gelu_derivative(z)
-        gradients.insert(0, factor * (own.T @ grad_z))
-        grad = factor * (grad_z @ np.asarray(weight, np.float64).T)
-    return gradients
 
 
 def layer_bytes(width: int, n: int, itemsize: int) -> int:

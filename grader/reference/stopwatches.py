@@ -75,23 +75,23 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         )
         if isinstance(samples, (list, tuple)):
             all_of_them = warm_up and len(samples) == warm_up + iterations
-            cold = " Are calls of the warm-up timed?" if all_of_them else ""
+            likely = " Are calls of the warm-up timed?" if all_of_them else ""
             text = (
                 f"rank {rank} returned {len(samples)} samples for {iterations} iterations."
                 " Return one sample for each iteration."
             )
             n = run.report.size
             if not all_of_them and len(samples) == n > 1:
-                cold = (
+                likely = (
                     " Is there one for each rank? If so, take the maximum over the ranks for each"
                     " call, and not over the calls for each rank."
                 )
             elif not all_of_them and len(samples) == n * iterations:
-                cold = (
+                likely = (
                     " Are these the times of all ranks? If so, keep the time of the slowest rank"
                     " for each call."
                 )
-            run.require(len(samples) == iterations, text + cold)
+            run.require(len(samples) == iterations, text + likely)
 
 
 def across_clocks(calls: Sequence[Sequence[float]], warm_up: int = 0) -> np.ndarray:

@@ -149,7 +149,7 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
         if len(average) > 1:  # all ranks make the first step at the same rate
             known[OWN_RATE] = result(average, own_rate)
             if _are_close(known[OWN_RATE], known[ALONE_ON_EACH]):
-                # The ranks' gradients are multiples of each other, and AdamW hardly depends on it.
+                # The gradients are multiples of each other, and AdamW hardly depends on a factor.
                 known[f"{OWN_RATE}. {OR_OWN_GRADIENTS}"] = known.pop(OWN_RATE)
                 del known[ALONE_ON_EACH]
         found.append(made | known)

@@ -564,7 +564,7 @@ MUTANTS = [
         {
             "hidden zero_weights",
         },
-        "what the caller's weights' own memory contains after the last step is wrong",
+        "the list of values in the weights' own memory after the last step is wrong",
     ),
     mutant(
         "weights are written as they lie",
