@@ -3,6 +3,12 @@
 from grader.selftest.mutants.mutant import Mutant
 
 LAYOUT = "clone() and empty_like() of a transpose keep the transposed layout"
+# Lines of in_rank_order in the solution, which several mutants change.
+TURNS = """    for turn in range(dist.get_world_size()):
+        if turn == dist.get_rank():
+            result = action()
+        dist.barrier()
+    return result"""
 # The checks in which messages keep the order of nccl.
 IN_ORDER = {
     "public shift_right_in_the_order_of_gpus",
@@ -370,11 +376,7 @@ MUTANTS = [
     Mutant(
         "ranks in order by sleeping",
         "collectives",
-        """    for turn in range(dist.get_world_size()):
-        if turn == dist.get_rank():
-            result = action()
-        dist.barrier()
-    return result""",
+        TURNS,
         """    import time
 
     n, rank = dist.get_world_size(), dist.get_rank()
@@ -1502,11 +1504,7 @@ def all_gather""",
     Mutant(
         "ranks in order by sleeping, and a barrier at the end",
         "collectives",
-        """    for turn in range(dist.get_world_size()):
-        if turn == dist.get_rank():
-            result = action()
-        dist.barrier()
-    return result""",
+        TURNS,
         """    import time
 
     time.sleep(0.15 * dist.get_rank())

@@ -2,51 +2,15 @@
 
 from grader.selftest.mutants.device_mesh import COORDINATES, STEP
 from grader.selftest.mutants.mutant import Mutant
-
-PAIR = {
-    "hidden pair_forward",
-    "hidden pair_normalizes_own_rows",
-    "hidden pair_traffic",
-    "public sequence_pair",
-}
-PAIR_BACKWARD = {
-    "hidden pair_backward",
-    "hidden pair_traffic",
-    "public sequence_pair_backward",
-}
-RING = {
-    "hidden ring_forward",
-    "hidden ring_in_strict_order",
-    "hidden ring_large_scores",
-    "hidden ring_memory",
-    "hidden ring_traffic",
-    "public ring_attention",
-}
-RING_BACKWARD = RING - {"hidden ring_forward", "public ring_attention"} | {
-    "hidden ring_backward",
-    "public ring_attention_backward",
-}
-MIXTURE = {
-    "hidden idle_experts",
-    "hidden mixture_forward",
-    "hidden mixture_traffic",
-    "public mixture",
-}
-MIXTURE_BACKWARD = MIXTURE - {"hidden mixture_forward"} | {"hidden mixture_backward"}
-ZERO = {
-    "hidden zero_memory",
-    "hidden zero_state",
-    "hidden zero_traffic",
-    "hidden zero_weights",
-    "public zero",
-}
-SHARDED = {
-    "hidden layers_are_freed",
-    "hidden sharded_gradients",
-    "hidden sharded_traffic",
-    "hidden two_layers_alive",
-    "public fully_sharded_step",
-}
+from grader.selftest.mutants.sequence_and_experts import (
+    MIXTURE,
+    MIXTURE_BACKWARD,
+    PAIR,
+    PAIR_BACKWARD,
+    RING,
+    RING_BACKWARD,
+)
+from grader.selftest.mutants.sharded_data_parallel import SHARDED, ZERO
 
 
 def _of(part, *, caught):

@@ -2,6 +2,22 @@
 
 from grader.selftest.mutants.mutant import Mutant, in_old_memory
 
+# The checks that most mistakes of a function fail.
+ZERO = {
+    "hidden zero_memory",
+    "hidden zero_state",
+    "hidden zero_traffic",
+    "hidden zero_weights",
+    "public zero",
+}
+SHARDED = {
+    "hidden layers_are_freed",
+    "hidden sharded_gradients",
+    "hidden sharded_traffic",
+    "hidden two_layers_alive",
+    "public fully_sharded_step",
+}
+
 PART = "sharded_data_parallel"
 # Problems 6.2 to 6.4 use the functions of 6.1, so a mistake in 6.1 usually fails checks of 6.2 to 6.4, too.
 PADDING = "    padding = -sum(tensor.numel() for tensor in tensors) % dist.get_world_size()\n"
@@ -372,13 +388,7 @@ MUTANTS = [
         "summed, not averaged",
         AVERAGE,
         "",
-        {
-            "public zero",
-            "hidden zero_weights",
-            "hidden zero_state",
-            "hidden zero_traffic",
-            "hidden zero_memory",
-        },
+        ZERO,
         "summed over the ranks",
     ),
     mutant(
@@ -387,13 +397,7 @@ MUTANTS = [
         """        self.whole = [weight.clone() for weight in weights]
         self.optimizer = torch.optim.AdamW(self.whole, lr=lr)
 """,
-        {
-            "public zero",
-            "hidden zero_weights",
-            "hidden zero_state",
-            "hidden zero_traffic",
-            "hidden zero_memory",
-        },
+        ZERO,
         "has a state for",
     ),
     mutant(
@@ -414,13 +418,7 @@ MUTANTS = [
         "Adam without weight decay",
         OPTIMIZER,
         "        self.optimizer = torch.optim.Adam([self.shard], lr=lr)\n",
-        {
-            "public zero",
-            "hidden zero_weights",
-            "hidden zero_state",
-            "hidden zero_traffic",
-            "hidden zero_memory",
-        },
+        ZERO,
         "the optimizer is of the type Adam. Use torch.optim.AdamW",
     ),
     mutant(
@@ -442,13 +440,7 @@ MUTANTS = [
         self.optimizer = torch.optim.AdamW([self.shard], lr=lr)
         self.optimizer.step()
 """,
-        {
-            "public zero",
-            "hidden zero_weights",
-            "hidden zero_state",
-            "hidden zero_traffic",
-            "hidden zero_memory",
-        },
+        ZERO,
         "a new optimizer was made at every step",
     ),
     mutant(
@@ -483,13 +475,7 @@ MUTANTS = [
         "own gradients only",
         SCATTER,
         "        self.shard.grad.copy_(flatten(gradients).view(n, -1)[dist.get_rank()] * n)\n",
-        {
-            "public zero",
-            "hidden zero_weights",
-            "hidden zero_state",
-            "hidden zero_traffic",
-            "hidden zero_memory",
-        },
+        ZERO,
         "each rank updated its shard with its own gradients only",
     ),
     mutant(
@@ -690,13 +676,7 @@ MUTANTS = [
         dist.reduce_scatter(own, list(flatten(gradients).chunk(n)))
         self.shard.grad = own / n + (0 if self.shard.grad is None else self.shard.grad)
 """,
-        {
-            "public zero",
-            "hidden zero_weights",
-            "hidden zero_state",
-            "hidden zero_traffic",
-            "hidden zero_memory",
-        },
+        ZERO,
         "gradients add up from step to step",
     ),
     mutant(
@@ -724,13 +704,7 @@ MUTANTS = [
         """        self.shard.grad /= n
         torch.nn.utils.clip_grad_norm_([self.shard], 1.0)
 """,
-        {
-            "public zero",
-            "hidden zero_weights",
-            "hidden zero_state",
-            "hidden zero_traffic",
-            "hidden zero_memory",
-        },
+        ZERO,
         "the optimizer's exp_avg is wrong",
     ),
     mutant(
@@ -843,13 +817,7 @@ MUTANTS = [
         "the last layer first",
         INSERT,
         "        gradients.append(averaged)\n    return mlp.loss(x), gradients\n",
-        {
-            "public fully_sharded_step",
-            "hidden sharded_gradients",
-            "hidden sharded_traffic",
-            "hidden two_layers_alive",
-            "hidden layers_are_freed",
-        },
+        SHARDED,
         "these are the right shards in reverse order. The list must begin with the first layer",
     ),
     mutant(

@@ -1,16 +1,13 @@
 """Wrong submissions that are right on some numbers of ranks, or on some meshes, and wrong on others."""
 
+from grader.selftest.mutants.collectives import TURNS
 from grader.selftest.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
         "ranks in order by sleeping, except on three ranks",
         "collectives",
-        """    for turn in range(dist.get_world_size()):
-        if turn == dist.get_rank():
-            result = action()
-        dist.barrier()
-    return result""",
+        TURNS,
         """    import time
 
     if dist.get_world_size() != 3:
