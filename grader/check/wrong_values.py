@@ -57,6 +57,11 @@ class WrongValues:
                 " ranks?"
             )
         known = self._known(rank)
+        if found.got is not None and not found.got.any():
+            # An array of zeros alone proves nothing, so the mistake has to explain the whole value.
+            fitting = (name for name, value in known.items() if _is_close(self.values[rank], value))
+            if reason := next(fitting, None):
+                return reason
         if found.got is None or found.expected is None:
             # No mistake explains right values of a wrong dtype, shape or type.
             is_right = _is_close(self.values[rank], self.expected[rank])

@@ -18,6 +18,9 @@ from grader.world.report import Ending, RankReport, Returned, WorldReport
 
 # A rank polls if it is at most this many lines below a ``while`` with ``is_completed``.
 LOOP_LINES = 2
+ASYNCHRONOUS = (
+    "With async_op=True, a collective returns immediately. Call wait() on its Work after that work."
+)
 GIVE_SOURCE = (
     f"{ANY_SOURCE} Give src, as in dist.recv(tensor, src), to receive from a certain rank."
 )
@@ -46,7 +49,8 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         return [
             likely_line(
                 "a rank waits for the other ranks too early. It should first go on with its own"
-                " work."
+                " work.",
+                *([ASYNCHRONOUS] if _is_synchronous_collective(report, waiting) else []),
             )
         ]
     if taken := taken_by_any_source(report, waiting):
@@ -170,6 +174,16 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
             )
         ]
     return []
+
+
+def _is_synchronous_collective(report: WorldReport, waiting: list[Waiting]) -> bool:
+    """Return whether a rank waits for a collective at the line that issued it."""
+    for operation in (w.operation for w in waiting):
+        stacks = report.ranks[operation.rank].stacks
+        place = stack_frames.own_frame(stacks, report.submission_dir) if stacks else None
+        if operation.kind not in ("send", "recv") and place and place.line == operation.line:
+            return True
+    return False
 
 
 def _are_at_different_lines(sides: list[Operation]) -> bool:

@@ -23,6 +23,7 @@ from grader.reference import single_device
 from grader.reference.data_parallel import (
     LOSS_DIVIDED,
     loss_mistakes,
+    output_saved_mistakes,
     require_average,
     step_mistakes,
 )
@@ -97,6 +98,7 @@ def _of_step(weights, shards, gradients, orders):
         cast(single_device.loss_and_gradients(weights, shard)[1], shard.dtype) for shard in shards
     ]
     means = loss_mistakes(gradients, *shards[0].shape)
+    means |= output_saved_mistakes(weights, shards)
     return [own | means for own in step_mistakes(local, orders)]
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from grader.reference.data_parallel import BEFORE_ACCUMULATION, TOO_EARLY
+
 FIRST_FIT = (
     "each parameter went into the first bucket with room for it. Fill only the"
     " current bucket. A parameter that does not fit there begins a new bucket"
@@ -149,18 +151,21 @@ def pass_mistakes(
 ) -> list[dict[str, list]]:
     """Return, for each rank, a dict of mistakes in a backward pass.
 
-    Each value lists the rank's gradients of all parameters after the all-reduces. On a single rank
-    the dict is empty, because nothing is averaged.
+    Each value lists the rank's gradients of all parameters after the all-reduces.
     """
     n = len(ready)
+    users = {i: [own[i] for own in ready if i in own] for i in shapes}
+    too_early = {
+        BEFORE_ACCUMULATION: _averages([{}] * n, users, shapes),
+        TOO_EARLY: _averages([_sent_too_early(own, buckets) for own in ready], users, shapes),
+    }
     if n == 1:
-        return [{}]
+        return [too_early]  # nothing is averaged, so no other mistake changes the gradients
     orders = [_as_they_fill(own, buckets) for own in ready]
     filled = " and ".join(
         f"in the order {', '.join(map(str, order))} on rank {r}"
         for r, order in enumerate(orders[:2])
     )
-    users = {i: [own[i] for own in ready if i in own] for i in shapes}
     by_users = [sum(used) / len(used) if used else None for used in users.values()]
     by_arrival = _met(ready, [_by_arrival(own, buckets) for own in ready], shapes)
     as_they_fill = _met(ready, [[buckets[k] for k in order] for order in orders], shapes)
@@ -170,7 +175,37 @@ def pass_mistakes(
             BY_ARRIVAL: by_arrival[rank],
             AS_THEY_FILL.format(filled): as_they_fill[rank],
         }
+        | too_early
         for rank in range(n)
+    ]
+
+
+def _sent_too_early(ready: Ready, buckets: list[list[int]]) -> Ready:
+    """Return the gradients of a rank that are in a bucket when its all-reduce starts too early.
+
+    The all-reduce of a bucket starts when one gradient of this bucket is ready and the all-reduces
+    of all earlier buckets have started. After the pass, ``wait`` starts the remaining all-reduces.
+    """
+    arrived: Ready = {}
+    sent: Ready = {}
+    remaining = list(buckets)
+    for i, gradient in ready.items():
+        arrived[i] = gradient
+        while remaining and arrived.keys() & set(remaining[0]):
+            sent |= {j: arrived[j] for j in remaining.pop(0) if j in arrived}
+    return sent | {j: ready[j] for bucket in remaining for j in bucket if j in ready}
+
+
+def _averages(
+    sent: list[Ready], users: Mapping[int, list], shapes: Mapping[int, tuple]
+) -> list[np.ndarray | None]:
+    """Average over the ranks what they sent. Entries that a rank did not send count as zeros.
+
+    The average is None for a parameter of which no rank has a gradient: ``users[i]`` is empty.
+    """
+    return [
+        np.zeros(shape) + sum(own.get(i, 0.0) for own in sent) / len(sent) if users[i] else None
+        for i, shape in shapes.items()
     ]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from grader.reference.collective_mistakes import Order, in_memory_order
+from grader.reference.sharded import SAVED_OUTPUT, gradients_with_saved_outputs
 
 BY_TWO = "the sum was divided by 2. For the average over {}, divide it by {}"
 OF_ROWS = (
@@ -31,8 +32,14 @@ OF_ONE_RANK = (
     "these are rank {}'s gradients. Did you broadcast them? Average the gradients of all ranks"
 )
 BEFORE_ACCUMULATION = (
-    "all zeros, although every rank has gradients. Did you use register_hook? It runs before grad"
-    " is set. Use register_post_accumulate_grad_hook"
+    "all zeros, although every rank has gradients. Does your code fill a bucket before grad is set?"
+    " (register_hook calls a hook before grad is set. Use register_post_accumulate_grad_hook.) Or"
+    " does it never copy grad into the bucket?"
+)
+TOO_EARLY = (
+    "the all-reduce of a bucket was started when the bucket's first gradient was ready. Gradients"
+    " that became ready later were sent as zeros. Start the all-reduce when all gradients of the"
+    " bucket are ready"
 )
 NOT_COPIED_BACK = (
     "these are this rank's own gradients, although this rank started all-reduces. Do you copy"
@@ -130,6 +137,15 @@ def step_mistakes(gradients: list[list], orders: Sequence[Order] = ()) -> list[d
         {ALONE_ON_RANK: own, UNREAD: [g / n for g in own]} | known | here | of_one
         for own, here in zip(gradients, known_here)
     ]
+
+
+def output_saved_mistakes(weights: list, shards: list) -> dict[str, list]:
+    """Return a dict with the averages of a step that saves outputs in place of inputs.
+
+    ``shards`` are the rows of all ranks.
+    """
+    made = [gradients_with_saved_outputs(weights, own) for own in shards]
+    return {SAVED_OUTPUT: [sum(of_layer) / len(shards) for of_layer in zip(*made)]}
 
 
 def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:

@@ -51,6 +51,10 @@ OWN_DIVIDED = (
     " over the ranks, or the sum was not used"
 )
 SAVED_OUTPUT = "a layer's output was saved in place of its input x. Save (x, z)"
+ONE_BUFFER = (
+    "each layer was computed with the weight of the layer that is gathered next. Do all gathers"
+    " write into one tensor? Gather the next layer into another tensor"
+)
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"
 
 
@@ -155,11 +159,16 @@ class Followed:
 
 
 def followed_step(
-    weights: list, x: np.ndarray, forward: Sequence[float], backward: Sequence[float]
+    weights: list,
+    x: np.ndarray,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    backward_weights: Sequence[np.ndarray] = (),
 ) -> Followed:
     """Make the step of ``scaled_step``. Return its results, and also the values inside the step.
 
     These values are the arguments and the results of each layer's two functions: see ``Followed``.
+    If ``backward_weights`` are given, the backward pass uses them in place of ``weights``.
     """
     y, saved = np.asarray(x, np.float64), []
     for weight, factor in zip(weights, forward):
@@ -169,7 +178,8 @@ def followed_step(
     grad = 2 * y / y.size
     grads: list[np.ndarray] = []
     results: list[tuple[np.ndarray, np.ndarray]] = []
-    for weight, (own, z), factor in reversed(list(zip(weights, saved, backward))):
+    used = backward_weights or weights
+    for weight, (own, z), factor in reversed(list(zip(used, saved, backward))):
         grads.insert(0, grad)
         grad_z = grad * gelu_derivative(z)
         results.insert(0, (grad_z @ np.asarray(weight, np.float64).T, own.T @ grad_z))
@@ -243,7 +253,8 @@ def step_mistakes(weights: list, batches: list, *factors: Sequence[float]) -> li
     known = _saved_mistakes(weights, batches, *factors)
     if factors:
         uncalled = _uncalled_mistakes(weights, batches, *factors)
-        known = [of_call | of_rank for of_call, of_rank in zip(uncalled, known)]
+        overwritten = _one_buffer_mistakes(weights, batches, *factors)
+        known = [a | b | c for a, b, c in zip(uncalled, overwritten, known)]
     return known
 
 
@@ -269,6 +280,22 @@ def _uncalled_mistakes(
     return by_rank(made, len(batches))
 
 
+def _one_buffer_mistakes(
+    weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
+) -> list[dict[str, list]]:
+    """Return, for each rank, a dict from a mistake to the rank's shards of the gradients.
+
+    The mistake is a step that gathers every layer into the same tensor. The gather of the next
+    layer overwrites the layer that is computed.
+    """
+    ahead = weights[1:] + weights[-1:], weights[:1] + weights[:-1]
+    made = [
+        followed_step(ahead[0], own, forward, backward, backward_weights=ahead[1]).gradients
+        for own in batches
+    ]
+    return by_rank({ONE_BUFFER: gradient_shards(made)}, len(batches))
+
+
 def _saved_mistakes(
     weights: list, batches: list, forward: Sequence[float] = (), backward: Sequence[float] = ()
 ) -> list[dict[str, list]]:
@@ -277,17 +304,25 @@ def _saved_mistakes(
     The mistake is a step that saves each layer's output in place of its input. By default, all
     factors of ``scaled_step`` are 1.
     """
-    factors = (forward, backward) if forward else ([1.0] * len(weights),) * 2
-    made = []
-    for own in batches:
-        given = followed_step(weights, own, *factors)
-        outputs = [factor * y for factor, y in zip(factors[0], given.outputs)]
-        of_z = [
-            grad * gelu_derivative(x @ np.asarray(weight, np.float64))
-            for grad, x, weight in zip(given.grads, given.inputs, weights)
-        ]
-        made.append([f * (y.T @ grad_z) for f, y, grad_z in zip(factors[1], outputs, of_z)])
+    made = [gradients_with_saved_outputs(weights, own, forward, backward) for own in batches]
     return by_rank({SAVED_OUTPUT: gradient_shards(made)}, len(batches))
+
+
+def gradients_with_saved_outputs(
+    weights: list, x: np.ndarray, forward: Sequence[float] = (), backward: Sequence[float] = ()
+) -> list[np.ndarray]:
+    """Return the gradients of a step that saves each layer's output in place of its input.
+
+    By default, all factors of ``scaled_step`` are 1.
+    """
+    forward, backward = (forward, backward) if forward else ([1.0] * len(weights),) * 2
+    given = followed_step(weights, x, forward, backward)
+    outputs = [factor * y for factor, y in zip(forward, given.outputs)]
+    of_z = [
+        grad * gelu_derivative(own @ np.asarray(weight, np.float64))
+        for grad, own, weight in zip(given.grads, given.inputs, weights)
+    ]
+    return [f * (y.T @ grad_z) for f, y, grad_z in zip(backward, outputs, of_z)]
 
 
 def layer_bytes(width: int, n: int, itemsize: int) -> int:

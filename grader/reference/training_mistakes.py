@@ -39,6 +39,10 @@ WEIGHTS_AVERAGED = (
     "each rank made its own step, and then the weights were averaged. Average"
     " the gradients before the step"
 )
+CUT_AGAIN = (
+    "each rank trained on 1/n of its shard only. Do not call shard_batch here: the shards that train"
+    " gets already are this rank's rows"
+)
 NO_STEP = (
     "no step changed the weights: these are the losses of the initial weights. Did the optimizer"
     " get the weights themselves, not copies? Do these weights have gradients?"
@@ -86,6 +90,7 @@ def train(
     adds_up: bool = False,
     fresh: bool = False,
     averages_weights: bool = False,
+    cuts_again: bool = False,
     updates: float = math.inf,
     orders: Sequence[Order] = (),
 ) -> Trained:
@@ -95,10 +100,12 @@ def train(
     If ``alone`` is True, each rank uses its own gradients, not the average. If ``adds_up`` is True,
     gradients add up from step to step. If ``fresh`` is True, each step makes a new optimizer. If
     ``averages_weights`` is True, each rank makes its own step, and then the weights are averaged.
-    Only the first ``updates`` steps update the weights; by default all steps do. If ``orders`` is
+    If ``cuts_again`` is True, rank r uses only part r of n of its rows in each step. Only the first ``updates`` steps update the weights; by default all steps do. If ``orders`` is
     given, gradients are averaged in memory order: see ``averages_in_memory_order``.
     """
     n, steps = len(shards), len(shards[0])
+    if cuts_again:
+        shards = [[np.split(rows, n)[rank] for rows in own] for rank, own in enumerate(shards)]
     own = [[np.asarray(w, np.float64) for w in weights] for _ in range(n)]
     optimizers = [optimizer() for _ in range(n)]
     before: list = [0.0] * n
@@ -159,6 +166,8 @@ def training_mistakes(
             SCALED_RATE: train(weights, shards, lambda: AdamW(n * lr)),
             WEIGHTS_AVERAGED: train(weights, shards, right, averages_weights=True),
         }
+    if n > 1 and not any(len(rows) % n for rows in shards[0]):
+        made[CUT_AGAIN] = train(weights, shards, right, cuts_again=True)
     if len(set(orders)) > 1:
         made[ADDED_AS_IT_LIES] = train(weights, shards, right, orders=orders)
     ends = {KEPT if sentence == NO_STEP else sentence: own for sentence, (own, _) in made.items()}

@@ -235,6 +235,16 @@ MUTANTS = [
         "divided by n before the sum",
     ),
     Mutant(
+        "the all-reduce is not asynchronous",
+        "collectives",
+        """    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+    work.wait()  # do not read total before this line""",
+        "    dist.all_reduce(total)\n    result = compute()",
+        {"public overlapped_all_reduce", "hidden compute_does_not_wait"},
+        "With async_op=True, a collective returns immediately",
+    ),
+    Mutant(
         "waits before it computes",
         "collectives",
         """    result = compute()

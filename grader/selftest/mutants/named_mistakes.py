@@ -1,5 +1,6 @@
-"""Wrong submissions of parts 6, 7 and 9 that make a known mistake, which the message must name."""
+"""Wrong submissions of parts 3, 6, 7 and 9 that make a known mistake, which the message must name."""
 
+from grader.selftest.mutants.data_parallel import BUCKETS, STEP
 from grader.selftest.mutants.device_mesh import COORDINATES, STEP
 from grader.selftest.mutants.mutant import Mutant
 from grader.selftest.mutants.sequence_and_experts import (
@@ -20,6 +21,10 @@ def _of(part, *, caught):
     return mutant
 
 
+buckets = _of("data_parallel", caught=BUCKETS | {"public gradient_buckets_of_other_parameters"})
+training = _of("data_parallel", caught=STEP)
+gradients = _of("data_parallel", caught=STEP)
+prefetch = _of("sharded_data_parallel", caught={"hidden prefetch_values"})
 pair = _of("sequence_and_experts", caught=PAIR)
 pair_backward = _of("sequence_and_experts", caught=PAIR_BACKWARD)
 ring = _of("sequence_and_experts", caught=RING)
@@ -40,6 +45,45 @@ LOGITS = "(grad_y * outputs).sum(1, keepdim=True) * p * (chosen - probabilities)
 EXPERTS = "        results[own], z[own] = mlp.layer_forward(arrived[own], weight)\n"
 
 MUTANTS = [
+    buckets(
+        "a bucket is sent when its first gradient is ready",
+        "and self.pending[len(self.in_flight)] == 0:",
+        "and self.pending[len(self.in_flight)] < len(self.buckets[len(self.in_flight)]):",
+        "the all-reduce of a bucket was started when the bucket's first gradient was ready",
+    ),
+    buckets(
+        "no gradient is copied into a bucket",
+        "gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]",
+        "gradients = [torch.zeros_like(p) for p in bucket]",
+        "Does your code fill a bucket before grad is set?",
+        BUCKETS | {"public gradient_buckets", "public gradient_buckets_of_other_parameters"},
+    ),
+    training(
+        "train cuts each shard again",
+        "loss, gradients = data_parallel_step(weights, shard)",
+        "loss, gradients = data_parallel_step(weights, shard_batch(shard))",
+        "each rank trained on 1/n of its shard only",
+    ),
+    gradients(
+        "a step saves each layer's output",
+        "        saved.append((x, z, weight))\n        x = y\n",
+        "        x = y\n        saved.append((x, z, weight))\n",
+        "a layer's output was saved in place of its input x",
+    ),
+    prefetch(
+        "all gathers write into one tensor",
+        """    for shard in shards:
+        under_way.append(_start_gather(shard))
+""",
+        """    buffer = torch.empty(0)
+    for shard in shards:
+        n = dist.get_world_size()
+        buffer = buffer if len(buffer) else shard.new_empty(n * len(shard))
+        work = dist.all_gather(list(buffer.chunk(n)), shard.contiguous(), async_op=True)
+        under_way.append((buffer, work))
+""",
+        "each layer was computed with the weight of the layer that is gathered next",
+    ),
     pair(
         "gelu after B, on the sum",
         "    return x + y, (x, z)\n",
