@@ -391,7 +391,7 @@ def test_bubble(world):
     )
     known = {
         schedules.OWN_WINDOWS: np.array(0.2),
-        "the total time was counted from 0, but the first span starts at 5": np.array(0.75),
+        "the total time was counted from 0, but the earliest span starts at 5": np.array(0.75),
         schedules.OF_ONE_STAGE: np.array(-1 / 3),
         schedules.WORK: np.array(2 / 3),
     }

@@ -17,12 +17,13 @@ def as_rows(table: object) -> list[tuple] | None:
 
 
 def row_difference(row: tuple, due: tuple) -> str | None:
-    """Return a sentence about the difference of a row from the expected row, or None if equal.
+    """Return a sentence about the first difference between two rows, or None if they are equal.
 
-    The collective's name is compared first, and then the numbers. Rounding errors are ignored.
+    ``due`` is the expected row. The collective's name is compared first, and then the numbers.
+    Rounding errors are ignored.
     """
     if len(row) != len(due):
-        return f"a row has {len(row)} entries, not {len(due)}"
+        return f"the row has {len(row)} entries, not {len(due)}"
     for name, got, expected in zip(
         ("collective", "size", "seconds", "algbw", "busbw", "wrong"), row, due
     ):

@@ -16,7 +16,7 @@ FIRST_FIT = (
     "each parameter went into the first bucket with room for it. Fill only the"
     " current bucket. A parameter that does not fit there begins a new bucket"
 )
-FROM_THE_FIRST = "the buckets were filled from the first parameter. Fill them from the last"
+FROM_THE_FIRST = "the buckets were filled from the first parameter. Begin with the last parameter"
 TIED_LAST = (
     "the parameter that appears twice was packed at its last place. Pack it"
     " once, at its first place"
@@ -32,8 +32,8 @@ OVERFULL = (
     " parameter"
 )
 NEVER_FULL = (
-    "a new bucket was begun, although the parameter fits exactly into the current one. Put it into"
-    " the current bucket"
+    "a new bucket was begun for a parameter that fits exactly into the current bucket. Put this"
+    " parameter into the current bucket"
 )
 ENTRIES = "bucket_bytes was used as a number of entries. It is a number of bytes"
 EIGHT_BYTES = "every entry was counted as 8 bytes, whatever its dtype"
@@ -44,9 +44,9 @@ BY_USERS = (
     " contributes zeros"
 )
 AS_THEY_FILL = (
-    "gradients of different buckets were added together. Each rank started an all-reduce when its"
-    " bucket was full, {}. Start the all-reduce of bucket i+1 only after you have started that of"
-    " bucket i."
+    "gradients of different buckets were added together. Each rank started the all-reduces in the"
+    " order in which the buckets became full: {}. Start the all-reduce of bucket i+1 only after you"
+    " have started that of bucket i."
 )
 MEMORY_ORDER = (
     "the entries of a gradient were taken in the order in which they lie in"
@@ -163,8 +163,7 @@ def pass_mistakes(
         return [too_early]  # nothing is averaged, so no other mistake changes the gradients
     orders = [_as_they_fill(own, buckets) for own in ready]
     filled = " and ".join(
-        f"in the order {', '.join(map(str, order))} on rank {r}"
-        for r, order in enumerate(orders[:2])
+        f"buckets {', '.join(map(str, order))} on rank {r}" for r, order in enumerate(orders[:2])
     )
     by_users = [sum(used) / len(used) if used else None for used in users.values()]
     by_arrival = _met(ready, [_by_arrival(own, buckets) for own in ready], shapes)

@@ -55,8 +55,8 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
 def most_alive(actions: list[Action], ends: tuple[str, ...] = ENDS) -> tuple[int, Action]:
     """Return the largest number of activations alive, and the action that first reaches it.
 
-    The F of a chunk and micro-batch makes one activation. It is alive until an action of the same
-    chunk and micro-batch whose kind is in ``ends``.
+    The F of a chunk and micro-batch makes one activation. This activation is alive until an action
+    whose kind is in ``ends`` runs for the same chunk and micro-batch.
     """
     alive, most, after = 0, 0, actions[0]
     for action in actions:
@@ -86,12 +86,12 @@ def makespan(stages: Stages, times: dict[str, float]) -> float | str:
 def _wait(stages: Stages, stage: int, number: int) -> str:
     """Return words for a stage's action that waits, and for the neighbour's action that it needs.
 
-    The neighbour has the part of the model before this one (for F) or after it.
+    The neighbour has the previous part of the model (for F) or the next part (for B and BW).
     """
     kind, chunk, i = action = stages[stage][number]
     part = chunk * len(stages) + stage + (-1 if kind == "F" else 1)
     needed = (kind, part // len(stages), i)
-    return f"stage {stage} at {action}, which needs {needed} of stage {part % len(stages)}"
+    return f"stage {stage} waits at {action}, which needs {needed} of stage {part % len(stages)}"
 
 
 def spans(stages: Stages, times: dict[str, float]) -> list[list[tuple[Action, float, float]]]:
@@ -152,7 +152,7 @@ def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndar
         "this is the bubble for one chunk per stage. With v chunks it is smaller": [
             np.array((n - 1) / (m + n - 1)) for n, v, m in cases
         ],
-        "this is the bubble of 1F1B divided by v. The total time also becomes shorter": [
+        "this is the bubble of 1F1B divided by v. With v chunks, the total time is shorter, too": [
             np.array((n - 1) / (m + n - 1) / v) for n, v, m in cases
         ],
     }
@@ -257,7 +257,7 @@ def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) ->
 
 
 UNCHANGED = (
-    "the check changed grad_z in place between B and W, and these gradients do not follow the"
+    "the check changed grad_z in place between B and W, but these are the gradients without this"
     " change. Multiply in backward_weights, with the tensors in kept"
 )
 

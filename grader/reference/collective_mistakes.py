@@ -31,8 +31,8 @@ SECOND_ADDED = (
     " chunk by the received one"
 )
 NO_SECOND_PHASE = (
-    "each rank has only the chunk that it completed: the second phase is missing, or received"
-    " chunks are not stored"
+    "on each rank, only the chunk that this rank completed is right: the second phase is missing,"
+    " or received chunks are not stored"
 )
 TOO_FEW_STEPS = "the second phase ends one step too early. Both phases need n − 1 steps"
 WRONG_CHUNK = (

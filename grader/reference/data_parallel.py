@@ -21,12 +21,12 @@ OF_ROWS = (
 )
 OF_ENTRIES = "the loss was the sum over all entries. It must be their mean (mlp.loss)"
 LOSS_DIVIDED = (
-    "this is the local loss divided by the number of ranks. Divide the gradients, and return the"
-    " undivided loss"
+    "this is the local loss divided by the number of ranks. Return the undivided loss, and divide"
+    " the gradients instead"
 )
 ALONE_ON_RANK = (
-    "these are this rank's own gradients. Average the gradients of all ranks, and return the"
-    " averages (an all-reduce of a copy does not change the gradient)"
+    "these are this rank's own gradients. Average the gradients of all ranks, and use the averages"
+    " (an all-reduce of a copy does not change the gradient)"
 )
 OF_ONE_RANK = (
     "these are rank {}'s gradients. Did you broadcast them? Average the gradients of all ranks"
@@ -52,7 +52,7 @@ UNREAD = (
 ADDED_AS_IT_LIES = (
     "the gradients were added up entry by entry, in the order in which the entries lie in memory."
     " The gradient of a transposed weight is transposed in memory, too. Average"
-    " gradient.contiguous(), and use its result"
+    " gradient.contiguous(), and use the averaged tensor"
 )
 ONLY_A_COPY = (
     "these are rank 1's own gradients. On rank 1 a gradient is transposed in memory, so"
@@ -62,14 +62,14 @@ DIVIDED_COPY = f"{ONLY_A_COPY}, and divide it"
 RESET = "What must be reset for the next pass?"
 NOT_RESET = f"this is right in the first pass, and wrong in a later one. {RESET}"
 MIXED_BUCKETS = (
-    "gradients of different buckets were added together. Each rank started an all-reduce when its"
-    " bucket was full, but here the ranks fill their buckets in different orders. Start the"
-    " all-reduces in the same order on all ranks"
+    "gradients of different buckets were added together. Each rank started the all-reduce of a"
+    " bucket when this bucket was full, but here the ranks fill their buckets in different orders."
+    " Start the all-reduces in the same order on all ranks"
 )
 PASSED_BY = (
-    "no parameter was changed. Here the parameters come from a generator, as from"
-    " model.parameters(). A generator can be iterated over only once, and your code iterated over"
-    " it again. Make a list of it first"
+    "nothing was changed. Here the parameters come from a generator, like model.parameters(). A"
+    " generator can be iterated over only once, but your code iterated over it again. First make a"
+    " list of the parameters"
 )
 FROZEN_LEFT_OUT = (
     "the parameters that do not require a gradient were left out. All parameters"
@@ -81,7 +81,7 @@ AS_IT_LIES = (
 )
 STRIDED_LEFT_OUT = (
     "the parameters that are not contiguous were left out. contiguous() makes a"
-    " copy. After the broadcast, write its values back into the parameter"
+    " copy. After the broadcast, write the copy's values back into the parameter"
 )
 OTHER_MEMORY = (
     "your code gave the tensor other memory (tensor.data = …). Copy the values into its existing"

@@ -29,8 +29,8 @@ ONE_COUNT = (
     " for every sender"
 )
 EXPERT_MAJOR = (
-    "arrived is sorted by expert. Tokens arrive in the order of the ranks that send them. Only"
-    " the tokens of one rank are in the order of the experts"
+    "arrived is sorted by expert. Tokens arrive in the order of the ranks that send them, and from"
+    " each rank in the order of the experts"
 )
 SWAPPED = "sent and received are swapped"
 DESCENDING = "the tokens are sorted by descending expert number. Sort them in ascending order"
@@ -41,12 +41,15 @@ MEAN_OF_RANKS = "grad_gate was averaged over the ranks. It is a sum over all tok
 NO_GATE_WAY = "grad_x lacks the gradient through the logits: add grad_logits @ gateᵀ"
 NO_EXPERT_WAY = "grad_x lacks the gradient through the experts: add the gradient that they return"
 P_MISSING = "grad_y was not multiplied by p before it was sent to the experts"
-WRONG_SIGN = "the sign of the softmax's derivative is wrong. It is p·(δ − π)"
-NO_P_IN_LOGITS = "grad_logits lacks the factor p. It is (grad_y · f) · p·(δ − π)"
+WRONG_SIGN = "the sign of the softmax's derivative is wrong. The derivative is p·(δ − π)"
+NO_P_IN_LOGITS = "grad_logits lacks the factor p. The formula is (Σ grad_y ⊙ f) · p · (δ − π)"
 P_SQUARED = (
     "grad_logits has the factor p twice. f is the expert's output, before it is multiplied by p"
 )
-NO_DELTA = "grad_logits lacks δ, which is 1 for the chosen expert. It is (grad_y · f) · p·(δ − π)"
+NO_DELTA = (
+    "grad_logits lacks δ, which is 1 for the chosen expert. The formula is"
+    " (Σ grad_y ⊙ f) · p · (δ − π)"
+)
 P_AGAIN = (
     "the gradient that comes back from the experts was multiplied by p. grad_y already got this"
     " factor before it was sent"
@@ -132,7 +135,7 @@ class Mixture:
         return by_rank(made, self.n)
 
     def _on_own_tokens(self) -> list[np.ndarray]:
-        """Return, for each rank, x @ W for each of its tokens, with the weight of its expert."""
+        """Return, for each rank, x @ W for each of its tokens x. W is the weight of x's expert."""
         return [
             np.array([row @ self.weights[c] for row, c in zip(x, own)]).reshape(x.shape)
             for x, own in zip(self.tokens, self.choices)
@@ -166,7 +169,7 @@ class Mixture:
         return (grad * self.outputs[rank]).sum(axis=1, keepdims=True) * self.p[rank] * (chosen - pi)
 
     def _wrong_logits(self, grads: list) -> dict[str, list]:
-        """Return a dict from each mistake to each rank's gradients of its logits."""
+        """Return a dict from each mistake to a list: the gradient of the logits on each rank."""
         made: dict[str, list] = {NO_P_IN_LOGITS: [], P_SQUARED: [], NO_DELTA: []}
         for rank, grad in enumerate(grads):
             right, p = self.grad_logits(rank, grad), self.p[rank]
@@ -262,7 +265,7 @@ def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
     found = []
     for rank, (order, sent, received, arrived) in enumerate(routes(choices, each)):
         inverse = np.argsort(order, kind="stable")
-        # for each rank, and for each of this rank's experts: the number of tokens that come
+        # for each sender, and for each of this rank's experts: the number of tokens that come
         incoming = [(own == rank * each + e).sum() for own in choices for e in range(each)]
         one_count = np.repeat(np.arange(len(incoming)), incoming)
         known = {

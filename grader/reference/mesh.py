@@ -41,10 +41,11 @@ ALL_RANKS = "this is the group of all ranks. Make one group for each row and one
 OWN_ROWS = "this is the gradient of this rank's own rows of the batch. Average it over the column"
 SUMMED = (
     "the gradients were summed over the column. Divide the sum by the number of ranks in the"
-    " column: the loss of the batch is the mean of the rows' losses"
+    " column: the loss of the batch is the mean of the losses of the ranks in the column"
 )
 OVER_WORLD = (
-    "the gradients were averaged over all ranks. Only the ranks of a column have the same shards"
+    "the gradients were averaged over all ranks. Only the ranks of a column have the same shards:"
+    " average over the column"
 )
 SUMMED_OVER_WORLD = (
     "the gradients were summed over all ranks, and divided by the number of ranks in the column."
@@ -58,9 +59,10 @@ SUMS_IN_WORLD = (
     "the sums of a row were taken over all ranks. Pass group=row: the default group is all ranks"
 )
 NO_GROUP = (
-    "this rank returned no process group (a group of one rank is a group, too), or a group that it"
-    " is not in, or the other ranks of the group returned another group. new_group returns an"
-    " object on every rank, also on ranks outside the group. Return the groups that this rank is in"
+    "this rank returned no process group, or a group that it is not in. Or the other ranks of the"
+    " group returned another group. new_group returns an object on every rank, also on ranks"
+    " outside the group. Return the groups that this rank is in. (A group of one rank is a group,"
+    " too.)"
 )
 FORWARD_MEAN = "the products with B were averaged over the row. Add them up without dividing"
 BACKWARD_MEAN = (
@@ -80,9 +82,10 @@ OWN_DIVIDED = (
     " never added up over the column, or the sum was not used"
 )
 AT_PARTIAL = (
-    "gelu′ was taken at this rank's partial product with B. Take it at the sum over the row"
+    "gelu′ was computed from this rank's partial product with B. Compute it from the sum over the"
+    " row"
 )
-NO_SECOND_GELU = "gelu is missing after B, forward and backward"
+NO_SECOND_GELU = "gelu is missing after B, in the forward pass and in the backward pass"
 NO_SECOND_DERIVATIVE = "in the backward pass, the derivative of the gelu after B is missing"
 PARTIAL_FORWARD = "the product with B is partial. Sum it over the row, before gelu"
 FORWARD_IN_COLUMN = (
@@ -194,8 +197,9 @@ def step(
     goes back through ``forward_sum``. By default, this gradient stays the same. ``backward_sum``
     adds up the partial gradients between two pairs. ``average`` averages the gradients of the
     shards. If ``gelu_first`` is True, gelu is applied to the partial products, and not to their
-    sum. If ``at_partial`` is True, the derivative is taken at the partial products. ``second_gelu``
-    says whether the gelu after B is computed, and whether its derivative is.
+    sum. If ``at_partial`` is True, gelu's derivative is computed from the partial products.
+    ``second_gelu`` has two flags: whether the gelu after B is computed, and whether its derivative
+    is computed.
     """
     forward_sum = forward_sum or mesh.row_sums
     backward_sum, average = backward_sum or mesh.row_sums, average or mesh.column_means
@@ -316,10 +320,10 @@ def likely_order(found: object, shape: Shape) -> str:
         COLUMNS_FIRST: [divmod(rank, shape[0])[::-1] for rank in range(shape[0] * shape[1])],
         SWAPPED: [place[::-1] for place in places(shape)],
         OTHER_SIDE: [divmod(rank, shape[0]) for rank in range(shape[0] * shape[1])],
-        f"{OTHER_SIDE}, for the first coordinate": [
+        f"the first coordinate is wrong: {OTHER_SIDE}": [
             (rank // shape[0], rank % shape[1]) for rank in range(shape[0] * shape[1])
         ],
-        f"{OTHER_SIDE}, for the second coordinate": [
+        f"the second coordinate is wrong: {OTHER_SIDE}": [
             (rank // shape[1], rank % shape[0]) for rank in range(shape[0] * shape[1])
         ],
     }
@@ -346,9 +350,9 @@ def known_groups(
     """Return, for each rank, a dict from each mistake in its groups to the tensors it gathers.
 
     The mistakes are those of ``group_mistakes``. But swapped groups, and ranks that are numbered
-    column by column, are left out unless they explain what every rank found. Further mistakes name
-    the ranks of each group that was found. ``found[rank]`` are the tensors that a rank gathered in
-    its groups.
+    column by column, are left out unless they explain what every rank gathered. For each wrong
+    group there is one more mistake, which names the ranks of this group. ``found[rank]`` are the
+    tensors that a rank gathered in its groups.
     """
     known = group_mistakes(mesh, own, first)
     for name in (SWAPPED_GROUPS, COLUMNS_FIRST):
@@ -380,7 +384,7 @@ def known_groups(
 
 
 def _gathered_from(tensors: Any, own: np.ndarray) -> list[int]:
-    """Return the ranks whose tensors these are, in order. Return [] if a tensor is no rank's."""
+    """Return the ranks whose tensors these are, in order; [] if a tensor belongs to no rank."""
     if not isinstance(tensors, np.ndarray) or tensors.ndim != own.ndim:
         return []
     if tensors.shape[1:] != own.shape[1:] or len(tensors) > len(own):

@@ -64,10 +64,11 @@ def optimizer_difference(optimizer: object) -> str | None:
 
 
 def optimizer_hint(value: object, lr: float) -> str:
-    """Return why weights, moments or losses are wrong, or "" if the optimizer does not show it.
+    """Return why weights, moments or losses are wrong, or "" if the optimizer shows no cause.
 
-    ``value`` is what ``train`` returned. The function knows two causes: the optimizer has another
-    learning rate, or it has counted one step although ``train`` returned several losses.
+    ``value`` is what ``train`` returned. The function knows two causes: the learning rate of the
+    optimizer is not ``lr``, or the optimizer has counted one step although ``train`` returned
+    several losses.
     """
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not isinstance(value[1], dict):
         return ""

@@ -7,10 +7,10 @@ import numpy as np
 
 from grader.reference.schedules import OF_ONE_STAGE, OWN_WINDOWS, WORK, Action
 
-FROM_ZERO = "the total time was counted from 0, but the first span starts at {:g}"
+FROM_ZERO = "the total time was counted from 0, but the earliest span starts at {:g}"
 IN_ORDER = (
-    "this is right only if the spans come in order. Take the earliest start and"
-    " the latest end of all spans"
+    "this is right only if the spans come in the order of time. Take the earliest start and the"
+    " latest end of all spans"
 )
 ONLY_BUSY = "a stage without spans was left out. Include this stage: it waits all the time"
 
@@ -71,8 +71,9 @@ def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
     spans, busy = [span for own in timelines for span in own], [own for own in timelines if own]
     first, last = min(start for _, _, start, _ in spans), max(end for *_, end in spans)
     windows = {
-        # The first two are equal if only one stage is busy. Then ONLY_BUSY is the likely mistake:
-        # OF_ONE_STAGE is also wrong in the cases before, where all stages are busy.
+        # The first two are equal if only one stage is busy. Then ONLY_BUSY is the likely mistake: a
+        # program with the mistake OF_ONE_STAGE fails earlier, in a case in which all stages are
+        # busy.
         ONLY_BUSY: (last - first) * len(busy),
         OF_ONE_STAGE: last - first,
         FROM_ZERO.format(first): last * len(timelines),
@@ -91,7 +92,10 @@ def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
         ),
     }
     if right < 1:
-        name = "this is idle time / working time. Divide by the total time: idle and working"
+        name = (
+            "this is idle time / working time. Divide the idle time by the total time, which is the"
+            " sum of both"
+        )
         known[name] = np.array(right / (1 - right))
     return known | {WORK: np.array(1 - right)}
 

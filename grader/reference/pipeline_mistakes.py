@@ -77,8 +77,8 @@ ONE_LIST = (
     " new list for each micro-batch"
 )
 OTHER_END = (
-    "the gradient of micro-batch i met the saved tensors of micro-batch m − 1 − i. Use both in the"
-    " same order"
+    "the gradient of micro-batch i was combined with the saved tensors of micro-batch m − 1 − i."
+    " Use both in the same order"
 )
 BEGUN = (
     "the last stage began its backward pass with the gradient {}. The gradient of the mean of y² is"
@@ -93,7 +93,7 @@ def begun(start: str, stages: Sequence) -> str:
     there are two stages, this half has a second likely cause, and the sentence names both causes.
     """
     is_half = start == "y / (B·D)" and len(stages) == 2
-    also = ". Or did your code divide it by 2, the number of ranks?" if is_half else ""
+    also = ". Or did your code divide this gradient by 2, the number of ranks?" if is_half else ""
     return BEGUN.format(start) + also
 
 

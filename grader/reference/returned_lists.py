@@ -1,4 +1,4 @@
-"""Reads lists that students' functions return. If a value has another form, returns None."""
+"""Reads lists that students' functions return, and checks the form of these lists."""
 
 from typing import Any
 

@@ -36,7 +36,7 @@ def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) ->
 def why_too_early(stage: int, actions: list[Action], n: int) -> str:
     """Say why a backward pass comes before its own forward pass, on one of n stages.
 
-    Return "" if none does, for example because actions are missing.
+    Return "" if no backward pass does so, for example because actions are missing.
     """
     if wrong := _other_order(stage, actions, n):
         return wrong
@@ -59,8 +59,8 @@ def why_stuck(stages: Stages) -> str:
     if warm_ups != sorted(warm_ups, reverse=True):
         return (
             f" Before their first backward pass, the stages run {warm_ups} forward passes. Earlier"
-            " stages wait longer for a gradient. So a stage must run at least as many forward"
-            " passes as the next stage."
+            " stages wait longer for a gradient. So before its first backward pass, a stage must"
+            " run at least as many forward passes as the next stage."
         )
     return ""
 
@@ -77,7 +77,7 @@ def _first_other_order(stages: Stages) -> str:
 
 
 def _other_order(stage: int, actions: list[Action], n: int) -> str:
-    """Say which pass of a stage is not in the order that the docstring describes.
+    """Say which pass of a stage is not in the order that the student's docstring describes.
 
     With several chunks, micro-batches go through a chunk in groups of n. The backward passes have
     the order of the forward passes, but they go from the last chunk to the first. The numbers of
@@ -103,9 +103,9 @@ def _other_order(stage: int, actions: list[Action], n: int) -> str:
             text = f" {name} pass number {number} of stage {stage} is {action}."
             right = (action[0], *place)
             if v == 1:
-                return f"{text} In the order of the forward passes it is {right}."
+                return f"{text} In the order of the forward passes, it would be {right}."
             return (
-                f"{text} In the docstring's order it is {right}: each group of"
+                f"{text} In the docstring's order, it would be {right}: each group of"
                 f" {_micro_batches(n)} goes through all chunks, from the {way}, before the next"
                 " group."
             )
@@ -143,7 +143,7 @@ def _long_warm_up(stage: int, actions: list[Action], n: int, v: int) -> str:
     if v == 1:
         text += (
             " With one chunk this is 1F1B: on stage s of n, the warm-up has n − s − 1 forward"
-            " passes."
+            " passes, and one more comes before the first backward pass."
         )
     return text
 
@@ -162,7 +162,7 @@ def why_interleaved_holds_much(stage: int, actions: list[Action], n: int) -> str
     if _warm_up(actions) == len(order) > interleaved_alive(stage, n, v) + 1:
         return " All forward passes come before all backward passes, as in GPipe."
     return _long_warm_up(stage, actions, n, v) or (
-        " The warm-up is not too long. After it, a forward and a backward pass must come in turn."
+        " The warm-up is not too long. After it, forward and backward passes must come in turn."
     )
 
 
@@ -180,7 +180,7 @@ def why_zero_bubble_is_late(stages: Stages) -> str:
         if (first := _warm_up(own)) < (due := min(n - stage, m)):
             return (
                 f" Before its first B, stage {stage} runs {first} forward"
-                f" pass{'es' * (first > 1)}, and 1F1B runs {due}. Is the warm-up too short?"
+                f" pass{'es' * (first > 1)}, but 1F1B runs {due}. Is the warm-up too short?"
             )
     if n > 1 and m > 1 and _behind(stages[0]) == m - 1:
         return " On stage 0 all W come at the end. Run W when the stage would otherwise wait."
@@ -214,7 +214,7 @@ def why_zero_bubble_holds_much(
     m = len(actions) // 3
     if (first := _warm_up(actions)) > n - stage:
         return (
-            f" Before its first B, stage {stage} runs {first} forward passes, and 1F1B runs"
+            f" Before its first B, stage {stage} runs {first} forward passes, but 1F1B runs"
             f" {n - stage}. Is the warm-up too long?"
         )
     if "W" not in ends:

@@ -14,8 +14,8 @@ from grader.wire.ledger import ENTRIES
 Action = tuple[str, int]
 
 OWN_WINDOWS = (
-    "each stage was measured over its own window. Use one window for all stages:"
-    " from the earliest start to the latest end"
+    "the time of each stage was measured from its own first start to its own last end. Use the same"
+    " time for all stages: from the earliest start to the latest end of all spans"
 )
 OF_ONE_STAGE = (
     "the work of all stages was divided by the time of one stage. Multiply this time by the number"
@@ -52,7 +52,7 @@ def complete(actions: list[Action], m: int) -> str | None:
         if (times := counted[action]) != 1:
             return f"{action} is there {times} times, not once" if times else f"{action} is missing"
     if strange := [action for action in actions if action not in wanted]:
-        return f"there is no {strange[0]}: {numbers('micro-batch', 'micro-batches', m)}"
+        return f"{strange[0]} is not a valid action: {numbers('micro-batch', 'micro-batches', m)}"
     place = {action: number for number, action in enumerate(actions)}
     early = [i for i in range(m) if place["backward", i] < place["forward", i]]
     return f"('backward', {early[0]}) comes before ('forward', {early[0]})" if early else None
@@ -115,10 +115,10 @@ def makespan(stages: list[list[Action]], forward: float, backward: float) -> flo
                 moved = True
     stuck = [stage for stage, actions in enumerate(stages) if at[stage] < len(actions)]
     if stuck:
-        waits = [f"stage {s} at {stages[s][at[s]]}" for s in stuck]
+        waits = [f"stage {s} waits at {stages[s][at[s]]}" for s in stuck]
         return (
-            f"no stage can go on: {', '.join(waits)}. Each waits for an action that comes later in"
-            " a neighbour's schedule"
+            f"no stage can go on: {', '.join(waits)}. Each of these actions needs the same action"
+            " on a neighbouring stage, but that stage waits at this action or before it"
         )
     return max(free)
 
@@ -144,5 +144,5 @@ def require_loss_in_spans(run: Any, stage: int, entries: int, m: int) -> None:
         len(outside) < m,
         f"on stage {stage}, the last stage, entries of a micro-batch's y were squared, scaled or"
         f" added up {len(outside)} times outside of all spans. Compute the loss and its gradient"
-        " inside the span: they are work, too.",
+        " inside a span: they are work, too.",
     )

@@ -53,7 +53,9 @@ DIRECT_SUMMED = (
     "grad_y was added on every rank before the sum, and went through normalize_backward. Add it"
     " once, at the end"
 )
-SUM_DIVIDED = "the sum over the ranks was divided by n. Add up the partial gradients only"
+SUM_DIVIDED = (
+    "the sum over the ranks was divided by n. Add up the partial gradients without dividing"
+)
 
 OWN_BLOCK = (
     "each query saw the keys of its own rank only. Pass keys and values around the ring, and use"
@@ -63,9 +65,12 @@ OVERFLOWED = (
     "exp(score) overflowed, and inf/inf is nan. Compute exp(score − M), with the largest score M"
 )
 NORMALIZED_ADDED = "the normalised rows were added. Add x itself"
-OF_NORMALIZED = "normalize_backward got normalised rows. Its first argument is x"
+OF_NORMALIZED = "normalize_backward got normalised rows. Its first argument must be x"
 BEFORE_NORM = "grad_y went through normalize_backward, too. Add grad_y after normalize_backward"
-OF_ALL_SHARDS = "the gradients of different shards were added up. They are complete: no all-reduce"
+OF_ALL_SHARDS = (
+    "the gradients of different shards were added up. The gradient of a shard is complete on its"
+    " own rank: use no all-reduce"
+)
 UNSCALED = "the scores were not divided by √d"
 BY_D = "the scores were divided by d, not by √d"
 NOT_CAUSAL = (
@@ -85,8 +90,8 @@ WRONG_OWNER = (
     " k) mod n"
 )
 MEAN_OF_BLOCKS = (
-    "this is the plain mean of the outputs of all blocks. Weight each block by its sum of"
-    " exponentials"
+    "this is the plain mean of the outputs of all blocks. Compute a weighted mean: the weight of a"
+    " block is its sum of exponentials"
 )
 NOT_RESCALED = (
     "the sums of earlier blocks were not multiplied by exp(m − M) when a larger score was found"
@@ -190,7 +195,7 @@ def pair_mistakes(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[d
             x + sum(gelu(own) for own in partial), n
         )
         made[RESIDUAL_SUMMED] = split(right + (n - 1) * x, n)
-        made[f"{RESIDUAL_SUMMED}. The normalised rows were added"] = split(
+        made[f"{RESIDUAL_SUMMED} (x itself, not the normalised rows)"] = split(
             right - x + n * normalize(x), n
         )
         mixed = sum(gelu(normalize(own_x[r]) @ own_a[r]) @ own_b[r] for r in range(n))
@@ -370,7 +375,7 @@ def attention_mistakes(
         made[OPEN_DIAGONAL] = attention(q, k, v, seen | blocks_of(tokens, n))
         made[HIDDEN_ARE_ZERO] = _with_zeros(q, k, v, np.ones_like(seen))
         # Here the mask hides keys in a rank's own block only. Blocks of later ranks are left out.
-        own_zeros = f"{HIDDEN_ARE_ZERO}. This is so in a rank's own block"
+        own_zeros = f"{HIDDEN_ARE_ZERO}. Look at the mask of a rank's own block"
         made[own_zeros] = _with_zeros(q, k, v, seen | blocks_of(tokens, n))
     if n > 1:
         made |= _ring_mistakes(q, k, v, causal, n)
@@ -417,7 +422,7 @@ def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n:
         return made
     inside = np.tile(np.tri(rows, dtype=bool), (n, n))
     owner = np.arange(tokens) // rows
-    # In some step, rank r has the block of rank r − step, and takes it for the block of rank
+    # In some step, rank r has the block of rank r − step, and treats it as the block of rank
     # r + step.
     taken = (2 * owner[:, None] - owner[None, :]) % n
     turned = (taken < owner[:, None]) | ((taken == owner[:, None]) & inside)
@@ -430,7 +435,7 @@ def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n:
 def _with_zeros(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, used: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return causal attention in which hidden scores are 0. It uses the keys in ``used``."""
+    """Return causal attention with hidden scores of 0, and without the keys outside ``used``."""
     scores = np.where(np.tri(len(q), dtype=bool), (q @ k.T) * q.shape[1] ** -0.5, 0.0)
     scores = np.where(used, scores, -np.inf)
     largest = scores.max(axis=1, keepdims=True)

@@ -59,7 +59,7 @@ AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss
 
 
 def padding(entries: int, n: int) -> int:
-    """Return the smallest number of zeros that makes ``entries`` a multiple of n."""
+    """Return the number of zeros that pad ``entries`` entries to a multiple of n."""
     return -entries % n
 
 
@@ -233,7 +233,7 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
             known[SUMMED_SHARDS] = [n * g for g in right[rank]]
             average = [sum(of_layer) / n for of_layer in zip(*gradients)]
             known[WHOLE_GRADIENTS] = average
-            known[f"{WHOLE_GRADIENTS}. These are flat, but not cut"] = [
+            known[f"{WHOLE_GRADIENTS}. Your gradients are flat, but not cut"] = [
                 flat([g], n) for g in average
             ]
             known[OWN_DIVIDED] = [own / n for own in layers_of(gradients[rank], n)[rank]]

@@ -42,10 +42,10 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         seen = events(run, rank)
         made = seen.count("operation")
         few = " Is there a warm-up?" if warm_up and made == iterations else ""
-        due = f"warm_up + iterations is {warm_up + iterations}.{few}"
+        due = f"but warm_up + iterations is {warm_up + iterations}.{few}"
         run.require(
             made == warm_up + iterations,
-            f"rank {rank} called the operation {often(made)}: {due}",
+            f"rank {rank} called the operation {often(made)}, {due}",
         )
         run.require(
             "clock" in seen,
@@ -54,14 +54,16 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
         )
         calls = [i for i, event in enumerate(seen) if event == "operation"]
         before, after = "clock" in seen[: calls[warm_up]], "clock" in seen[calls[-1] :]
-        read = f"rank {rank} read the argument clock"
+        read = f"rank {rank} called clock(), its argument"
         run.require(
             after,
-            f"{read}, but not after its last timed call. Is the end read from another clock?",
+            f"{read}, but not after its last timed call. Does your code read the end from another"
+            " clock?",
         )
         run.require(
             before,
-            f"{read}, but not before its first timed call. Is the start read from another clock?",
+            f"{read}, but not before its first timed call. Does your code read the start from"
+            " another clock?",
         )
         if isinstance(returned, (list, tuple)) and len(returned) == 2:
             run.require(
@@ -83,8 +85,8 @@ def require_looks(run: Any, warm_up: int, iterations: int) -> None:
             n = run.report.size
             if not all_of_them and len(samples) == n > 1:
                 likely = (
-                    " Is there one for each rank? If so, take the maximum over the ranks for each"
-                    " call, and not over the calls for each rank."
+                    " Is there one sample for each rank? If so, take the maximum over the ranks"
+                    " for each call, and not over the calls for each rank."
                 )
             elif not all_of_them and len(samples) == n * iterations:
                 likely = (

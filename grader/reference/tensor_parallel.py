@@ -45,8 +45,8 @@ AGAIN_NOT_IN_F = f"{AGAIN}. The backward pass of f did not add up its gradient, 
 F_BEFORE_GELU = "f was applied after the product with A. Apply it to x, before this product"
 F_AFTER_GELU = "f was applied after the first gelu. Apply it to x, before the product with A"
 CUT_FIRST = (
-    "each rank cut out its own columns, and then these were added up. Every rank must add the same"
-    " columns: use reduce-scatter"
+    "each rank cut out its own columns, and then these different columns were added up. Add up the"
+    " same columns of all ranks: use reduce-scatter"
 )
 GATHERED = (
     "each rank's columns of its own partial gradient were gathered. Add up the partial gradients of"

@@ -21,7 +21,7 @@ DIVIDED = f"the gradients were divided by the number of ranks one time too many{
 HALVED = f"the gradients are half of the right ones{HIDES}"
 DOUBLED = f"the gradients are twice the right ones{HIDES}"
 ALONE = "each rank trained only on its own shards. The gradients were never averaged over the ranks"
-PLAIN = "there was no weight decay. Is it Adam instead of AdamW?"
+PLAIN = "there was no weight decay. Is the optimizer Adam instead of AdamW?"
 DESCENT = "this is plain gradient descent. Use AdamW"
 ADDED_UP = (
     "gradients add up from step to step. The gradients of a step must replace the previous ones"

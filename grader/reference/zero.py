@@ -43,8 +43,8 @@ NO_STEP_MADE = (
     " the optimizer's own tensor have a grad? nn.Parameter(shard) is another tensor than shard"
 )
 BEFORE_THE_STEP = (
-    "these are the weights before the last step. Gather the shards after the update, and write them"
-    " into the caller's tensors, for example by copy_"
+    "after each step, these are the weights from before this step. Gather the shards after the"
+    " update, and write them into the caller's tensors, for example by copy_"
 )
 NOT_SCATTERED = (
     "each rank updated its shard with its own gradients only. Reduce-scatter the gradients of all"
@@ -61,9 +61,10 @@ FIRST_RATE = (
 )
 OWN_RATE = (
     "all entries were updated with this rank's learning rate, so this rank has also updated the"
-    " shards of the other ranks. Update only this rank's shard, and get the others by an all-gather"
+    " shards of the other ranks. Update only this rank's shard, and get the other shards by an"
+    " all-gather"
 )
-OR_OWN_GRADIENTS = "Or did it use its own gradients, and not the averages?"
+OR_OWN_GRADIENTS = "Or did this rank use its own gradients, and not the averages?"
 ALL_UPDATED = (
     "this rank updated all weights, not only its shard: its optimizer has a state for all of them."
     " Give the optimizer one tensor, this rank's flat shard, and get the other shards by an"

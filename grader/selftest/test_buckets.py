@@ -95,8 +95,7 @@ def test_buckets_that_begin_as_they_fill():
         left(known, AS_THEY_FILL), [[(A + D) / 2, (B + C) / 2], [(B + C) / 2, (A + D) / 2]]
     )
     assert any(
-        "in the order 0, 1 on rank 0 and in the order 1, 0 on rank 1" in sentence
-        for sentence in known[0]
+        "buckets 0, 1 on rank 0 and buckets 1, 0 on rank 1" in sentence for sentence in known[0]
     )
 
 

@@ -79,8 +79,8 @@ def test_stages_that_wait_for_each_other_are_named():
     ]
     told = chunked.makespan(wrong_way, {"F": 1, "BW": 1})
     assert told == (
-        "no stage can go on: stage 0 at ('BW', 0, 0), which needs ('BW', 0, 0) of stage 1;"
-        " stage 1 at ('BW', 0, 0), which needs ('BW', 1, 0) of stage 0."
+        "no stage can go on: stage 0 waits at ('BW', 0, 0), which needs ('BW', 0, 0) of stage"
+        " 1; stage 1 waits at ('BW', 0, 0), which needs ('BW', 1, 0) of stage 0."
     )
 
 

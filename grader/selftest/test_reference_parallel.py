@@ -582,6 +582,7 @@ def test_mistaken_windows_of_a_bubble():
         pipeline.OF_ONE_STAGE: round(1 - 4 / 3, 6),
         f"{pipeline.OWN_WINDOWS}. This is the mean of the stages' fractions": round(1 / 6, 6),
         "this is the idle time in seconds. Divide it by the total time of all stages": 5.0,
-        "this is idle time / working time. Divide by the total time: idle and working": 1.25,
+        "this is idle time / working time. Divide the idle time by the total time, which is the sum"
+        " of both": 1.25,
         pipeline.WORK: round(4 / 9, 6),
     }

@@ -55,21 +55,21 @@ def by_micro_batch(n, v, m):
     [
         (
             interleaved(N, V, M, long, forward=by_micro_batch),
-            " Forward pass number 2 of stage 0 is ('F', 1, 0). In the docstring's order it is"
-            " ('F', 0, 1): each group of 3 micro-batches goes through all chunks, from the first"
+            " Forward pass number 2 of stage 0 is ('F', 1, 0). In the docstring's order, it would"
+            " be ('F', 0, 1): each group of 3 micro-batches goes through all chunks, from the first"
             " chunk to the last, before the next group.",
         ),
         (
             interleaved(N, V, M, long, backward=visits),
-            " Backward pass number 1 of stage 0 is ('BW', 0, 0). In the docstring's order it is"
-            " ('BW', 1, 0): each group of 3 micro-batches goes through all chunks, from the last"
+            " Backward pass number 1 of stage 0 is ('BW', 0, 0). In the docstring's order, it would"
+            " be ('BW', 1, 0): each group of 3 micro-batches goes through all chunks, from the last"
             " chunk to the first, before the next group.",
         ),
         (
             better_schedules.zero_bubble(3, 3)[::-1],
             " Before their first backward pass, the stages run [1, 2, 3] forward passes. Earlier"
-            " stages wait longer for a gradient. So a stage must run at least as many forward"
-            " passes as the next stage.",
+            " stages wait longer for a gradient. So before its first backward pass, a stage must"
+            " run at least as many forward passes as the next stage.",
         ),
     ],
 )
@@ -91,7 +91,7 @@ def test_stuck_stages_have_a_cause(stages, expected):
         (
             long,
             lambda n, v, m: reversed(visits(n, v, m)),
-            " Backward pass number 1 of stage 0 is ('BW', 1, 8). In the docstring's order it is",
+            " Backward pass number 1 of stage 0 is ('BW', 1, 8). In the docstring's order, it",
         ),
     ],
 )
@@ -126,8 +126,8 @@ def test_late_interleaved_schedules_have_a_cause(warm_up, expected):
         (lambda s: min(s, 1), None, " On stage 2, W is at most 1 micro-batch behind B. On stage s"),
         (lambda s: 6, None, " On stage 0 all W come at the end"),
         (lambda s: 2, None, " On stage 0, W is up to 2 micro-batches behind B"),
-        (lambda s: s, lambda s: 0, " Before its first B, stage 0 runs 1 forward pass, and 1F1B"),
-        (lambda s: s, lambda s: 2, " Before its first B, stage 1 runs 3 forward passes, and 1F1B"),
+        (lambda s: s, lambda s: 0, " Before its first B, stage 0 runs 1 forward pass, but 1F1B"),
+        (lambda s: s, lambda s: 2, " Before its first B, stage 1 runs 3 forward passes, but 1F1B"),
     ],
 )
 def test_late_zero_bubble_schedules_have_a_cause(lag, warm_up, expected):
@@ -149,7 +149,7 @@ def test_late_zero_bubble_schedules_have_a_cause(lag, warm_up, expected):
         (interleaved(1, 2, 3, lambda s: 6)[0], " All forward passes come before all backward"),
         (
             [("F", 0, 0), ("BW", 0, 0), ("F", 0, 1), ("F", 0, 2), ("BW", 0, 1), ("BW", 0, 2)],
-            " The warm-up is not too long. After it, a forward and a backward pass must come in"
+            " The warm-up is not too long. After it, forward and backward passes must come in"
             " turn.",
         ),
     ],

@@ -123,8 +123,12 @@ def test_whatever_is_read_is_what_was_sent(value):
         ("F0", 1, "('backward', 0) is missing"),
         ("F0 B0 F0", 1, "('forward', 0) is there 2 times, not once"),
         ("F0 B0 B0 B0", 1, "('backward', 0) is there 3 times, not once"),
-        ("F0 B0 F1", 1, "there is no ('forward', 1): the only micro-batch is 0"),
-        ("F0 F1 B0 B1 B-1", 2, "there is no ('backward', -1): the micro-batches are 0 to 1"),
+        ("F0 B0 F1", 1, "('forward', 1) is not a valid action: the only micro-batch is 0"),
+        (
+            "F0 F1 B0 B1 B-1",
+            2,
+            "('backward', -1) is not a valid action: the micro-batches are 0 to 1",
+        ),
         ("B0 F0", 1, "('backward', 0) comes before ('forward', 0)"),
         ("F0 B1 F1 B0", 2, "('backward', 1) comes before ('forward', 1)"),
         ("F1 F2 B1 B2", 2, "('forward', 0) is missing"),  # counted from 1
@@ -188,18 +192,27 @@ def test_the_time_is_what_was_found_by_hand(stages, forward, backward, expected)
 @pytest.mark.parametrize(
     "stages, expected",
     [
-        (["F0 B0 F1 B1", "F0 F1 B0 B1"], "stage 0 at ('backward', 0), stage 1 at ('forward', 1)"),
-        (["B0 F0", "F0 B0"], "stage 0 at ('backward', 0), stage 1 at ('forward', 0)"),
-        (["F0 B0 F1 B1", "F1 B1 F0 B0"], "stage 0 at ('backward', 0), stage 1 at ('forward', 1)"),
-        (["F0", "F0 B0 F1"], "stage 1 at ('forward', 1)"),  # stage 0 has ended
-        (["F0 B0", "F0 F1", "F0 B0"], "stage 0 at ('backward', 0), stage 1 at ('forward', 1)"),
+        (
+            ["F0 B0 F1 B1", "F0 F1 B0 B1"],
+            "stage 0 waits at ('backward', 0), stage 1 waits at ('forward', 1)",
+        ),
+        (["B0 F0", "F0 B0"], "stage 0 waits at ('backward', 0), stage 1 waits at ('forward', 0)"),
+        (
+            ["F0 B0 F1 B1", "F1 B1 F0 B0"],
+            "stage 0 waits at ('backward', 0), stage 1 waits at ('forward', 1)",
+        ),
+        (["F0", "F0 B0 F1"], "stage 1 waits at ('forward', 1)"),  # stage 0 has ended
+        (
+            ["F0 B0", "F0 F1", "F0 B0"],
+            "stage 0 waits at ('backward', 0), stage 1 waits at ('forward', 1)",
+        ),
     ],
 )
 def test_stages_that_wait_for_each_other_are_told(stages, expected):
     found = makespan([actions(text) for text in stages], 1, 1)
     assert (
-        found == f"no stage can go on: {expected}. Each waits for an action that comes later in a"
-        " neighbour's schedule"
+        found == f"no stage can go on: {expected}. Each of these actions needs the same action"
+        " on a neighbouring stage, but that stage waits at this action or before it"
     )
 
 

@@ -781,7 +781,7 @@ MUTANTS = [
         "        times.append(clock() - start)\n",
         "        times.append(time.perf_counter() - start)\n",
         WATCH,
-        "read the argument clock, but not after its last timed call",
+        "called clock(), its argument, but not after its last timed call",
     ),
     Mutant(
         "from the first start to the last end of any rank",

@@ -926,7 +926,7 @@ def train""",
         "parameter.nbytes > room:",
         "parameter.nbytes >= room:",
         {"hidden buckets_collectives"},
-        "a new bucket was begun, although the parameter fits exactly into the current one",
+        "a new bucket was begun for a parameter that fits exactly into the current bucket",
     ),
     Mutant(
         "bucket_bytes counts entries",
@@ -1183,7 +1183,7 @@ class GradientBuckets(GradientBuckets):
         super().wait()
 """,
         {"hidden buckets_values", "hidden buckets_without_gradient", "public gradient_buckets"},
-        "Each rank started an all-reduce when its bucket was full, in the order 3, 2, 1, 0 on rank 0 and in the order 0, 1, 2, 3 on rank 1",
+        "in the order in which the buckets became full: buckets 3, 2, 1, 0 on rank 0 and buckets 0, 1, 2, 3 on rank 1",
     ),
     Mutant(
         "gradients are packed in the order in which they become ready",

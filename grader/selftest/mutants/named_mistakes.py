@@ -106,7 +106,7 @@ MUTANTS = [
         "each rank adds the rows before the sum",
         SUM_OF_PAIR,
         "    y = _reduce_scatter_rows(rows + hidden @ second) - x\n",
-        "The normalised rows were added",
+        "x itself, not the normalised rows",
     ),
     pair_backward(
         "the gradient of B is computed from z",
@@ -222,7 +222,7 @@ MUTANTS = [
         "the derivative is taken at the partial product",
         "        dist.all_reduce(output, group=row)  # replicated in the row\n        saved.append((x, z, hidden, output))\n",
         "        saved.append((x, z, hidden, output.clone()))\n        dist.all_reduce(output, group=row)\n",
-        "taken at this rank's partial product with B",
+        "computed from this rank's partial product with B",
     ),
     Mutant(
         "the column is the remainder by the number of rows",

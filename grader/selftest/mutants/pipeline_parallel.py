@@ -404,7 +404,7 @@ MUTANTS = [
         "    warm_up = min(num_stages - stage - 1, num_micro_batches)",
         "    warm_up = min(stage, num_micro_batches)",
         {"public schedules", "hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
-        "no stage can go on: stage 0 at ('backward', 0), stage 1 at ('forward', 1)",
+        "no stage can go on: stage 0 waits at ('backward', 0), stage 1 waits at ('forward', 1)",
     ),
     Mutant(
         "sends that wait for their receiver, both ways",
@@ -565,7 +565,7 @@ MUTANTS = [
         """    total = sum(max(s.end for s in of) - min(s.start for s in of) for of in timelines if of)
     return 1 - sum(span.end - span.start for span in spans) / total""",
         {"public bubble", "hidden bubble_measured"},
-        "Use one window for all stages: from the earliest start to the latest end",
+        "Use the same time for all stages: from the earliest start to the latest end",
     ),
     # ——— 5.1
     Mutant(
@@ -1693,7 +1693,7 @@ MUTANTS = [
         "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
         "    total = max(span.end for span in spans)\n",
         {"public bubble", "hidden bubble_measured"},
-        "the total time was counted from 0, but the first span starts at",
+        "the total time was counted from 0, but the earliest span starts at",
     ),
     Mutant(
         "spans are thought to be in order",
@@ -1898,7 +1898,7 @@ MUTANTS = [
                 grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches
 """,
         {"hidden own_timeline", "public run_schedule_records_the_loss"},
-        "Compute the loss and its gradient inside the span: they are work, too.",
+        "Compute the loss and its gradient inside a span: they are work, too.",
     ),
     Mutant(
         "the gradient of the loss is computed before the span",
@@ -1920,7 +1920,7 @@ MUTANTS = [
                 grad_outputs[i] = mlp.loss_backward(grad_outputs[i]) / num_micro_batches
             grad_y = grad_outputs.pop(i) if""",
         {"hidden own_timeline"},
-        "Compute the loss and its gradient inside the span: they are work, too.",
+        "Compute the loss and its gradient inside a span: they are work, too.",
     ),
     Mutant(
         "sends of the backward pass are never waited for",

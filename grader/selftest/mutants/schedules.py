@@ -335,7 +335,7 @@ MADE = {}
         IN_THEORY,
         "    return (n - 1) / (m + n - 1) / v\n",
         BUBBLE,
-        "this is the bubble of 1F1B divided by v. The total time also becomes shorter",
+        "this is the bubble of 1F1B divided by v. With v chunks, the total time is shorter, too",
     ),
     mutant(
         "the bubble of any number of micro-batches",
@@ -687,7 +687,7 @@ USED = []
         FIRST,
         "    warm_up = min(max(num_stages - stage - 2, 0), m)\n",
         IDLE,
-        ", and 1F1B runs 3. Is the warm-up too short?",
+        ", but 1F1B runs 3. Is the warm-up too short?",
     ),
     mutant(
         "stage 0 runs one forward pass more",
@@ -701,7 +701,7 @@ USED = []
         FIRST,
         "    warm_up = min(stage, m)\n",
         ZERO_BUBBLE,
-        "So a stage must run at least as many forward passes as the next stage",
+        "a stage must run at least as many forward passes as the next stage",
     ),
     mutant(
         "the warm-up is longer than the schedule",

@@ -488,7 +488,7 @@ MUTANTS = [
             "hidden zero_traffic",
             "hidden zero_memory",
         },
-        "these are the weights before the last step",
+        "after each step, these are the weights from before this step",
     ),
     mutant(
         "only the own shard is updated",
