@@ -104,7 +104,7 @@ BACKWARD_IN_WORLD = (
     "between two pairs, the partial gradients were summed over all ranks. Sum them over the row"
 )
 AGAIN = (
-    "the backward pass of the sum over the row summed the gradient again. This gradient is"
+    "the gradient that goes back through the sum over the row was summed again. This gradient is"
     " replicated: every rank of the row already has the complete gradient"
 )
 ALL_SWAPPED = "row and column are swapped in all sums and averages"

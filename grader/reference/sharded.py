@@ -247,8 +247,8 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
 def step_mistakes(weights: list, batches: list, *factors: Sequence[float]) -> list[dict[str, list]]:
     """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
 
-    ``factors`` are the arguments ``forward`` and ``backward`` of ``scaled_step``. If they are not
-    given, the step has no functions to call.
+    ``factors`` are the arguments ``forward`` and ``backward`` of ``scaled_step``. For a step that
+    gets no functions as arguments, they are left out.
     """
     known = _saved_mistakes(weights, batches, *factors)
     if factors:

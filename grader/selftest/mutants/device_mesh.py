@@ -464,7 +464,7 @@ _MADE: list = []
         HIDDEN,
         "        dist.all_reduce(grad, group=row)\n" + HIDDEN,
         STEP,
-        "the backward pass of the sum over the row summed the gradient again",
+        "the gradient that goes back through the sum over the row was summed again",
     ),
     mutant(
         "gelu comes before the sum",
