@@ -17,7 +17,7 @@ def as_argument(value: Any) -> Any:
 
 
 def _is_numbers(value: Any) -> bool:
-    """Return whether this is a list of plain numbers, or nested lists of them; no list is empty."""
+    """Return whether this is a list of plain numbers, or of such lists, and no list is empty."""
     return (
         isinstance(value, list)
         and all(type(v) in (int, float) or _is_numbers(v) for v in value)

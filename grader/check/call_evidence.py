@@ -28,8 +28,8 @@ NO_RETURN = (
 )
 NO_GRADIENT = (
     "autograd found no gradient of this tensor. Does each backward that you wrote return a"
-    " gradient? Or does autograd not see an operation: because of detach() or no_grad(), because it"
-    " is a call of dist, or because forward was called and not apply?"
+    " gradient? Or is an operation hidden from autograd: by detach() or no_grad(), because it is a"
+    " call of dist, or because you called forward instead of apply?"
 )
 # For each function that returns a tuple, the names of its values. ``packaging.stubs`` writes this
 # JSON file.

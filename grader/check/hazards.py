@@ -166,12 +166,12 @@ def read_early(value: Sequence[np.ndarray], unawaited: Sequence[Operation]) -> s
         return None
     if not filling:
         return None
-    computed = " Or did your code itself compute nan, as 0/0 or inf − inf?" * (kept == "nan")
+    computed = " Or did your code itself compute nan, by 0/0 or inf − inf?" * (kept == "nan")
     at = f"the {filling[0]}" if len(filling) == 1 else f"the {filling[0]}, or a later operation"
     return (
-        "a tensor was read before it was filled. Until the operation's own wait() has returned,"
-        f" the grader keeps {kept} in this tensor. Look at {at}. Before you use the tensor, call"
-        " wait() on the Work that the operation returned."
+        f"a tensor was read before it was filled. The grader keeps {kept} in this tensor until the"
+        f" wait() of the operation that fills the tensor has returned. Look at {at}. Before you use"
+        " the tensor, call wait() on the Work that the operation returned."
         f"{computed}"
     )
 

@@ -142,9 +142,9 @@ def about_hidden_checks() -> str:
     extra = " and of the extra credit" if rules.extra else ""
     return (
         "These are the public checks. The other checks run after you hand in. They give the rest"
-        f" of the {total:g} points{extra}. They check all else that the docstrings ask for: 1 to 4"
-        " ranks, other shapes, what is sent, what stays in memory, and which arguments raise"
-        " ValueError."
+        f" of the {total:g} points{extra}. They check everything else that the docstrings ask for:"
+        " other numbers of ranks, other shapes, what is sent, what stays in memory, and which"
+        " arguments raise ValueError."
     )
 
 

@@ -34,7 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--only": {
         "default": "",
         "metavar": "WORDS",
-        "help": "only checks, problems or functions of this name",
+        "help": "only the checks of this name or number, or of a problem or function of this name",
     },
 }
 

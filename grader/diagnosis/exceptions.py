@@ -120,31 +120,31 @@ SLIPS = [
     Slip(
         ("must be Tensor, not NoneType",),
         (
-            "an argument of this call is None. Is it None on this rank, such as x on later stages?"
-            " Or is it the value of a collective? dist.all_reduce(…) returns None, and writes into"
-            " its argument."
+            "an argument of this call is None. Does this rank get None for it, as later stages get"
+            " None for x? Or is it the return value of a collective? dist.all_reduce(…) returns"
+            " None, and writes into its argument."
         ),
     ),
     Slip(
         ("'NoneType' object has no attribute 'wait'",),
         (
-            "a collective without async_op=True waits by itself, and returns None, not a Work. Or"
-            " was nothing started yet?"
+            "a collective without async_op=True waits until it has ended, and returns None, not a"
+            " Work. Or is the variable still None, because no operation was started yet?"
         ),
     ),
     Slip(
         ("the list must have one tensor for each of the",),
         (
-            "how was the list made? chunk(n) and tensor_split(n) make n parts. split(k) makes parts"
-            " of k rows. In a group, n is the number of ranks of the group."
+            "how was the list made? tensor_split(n) makes n parts, but chunk(n) may make fewer."
+            " split(k) makes parts of k rows. In a group, n is the number of ranks of the group."
         ),
     ),
     Slip(
         ("Split sizes doesn't match", "output_split_sizes add up"),
         (
             "the output needs as many rows as arrive. output_split_sizes are the numbers of rows"
-            " that arrive from each rank. A rank may get more or fewer rows than it sends. Which of"
-            " the two is wrong?"
+            " that arrive from each rank. A rank may get more or fewer rows than it sends. Which is"
+            " wrong, the output or output_split_sizes?"
         ),
     ),
     Slip(
@@ -169,8 +169,8 @@ SLIPS = [
         ("does not divide equally across group size",),
         (
             "without split sizes, the rows are cut into n equal parts. Give split sizes if parts"
-            " differ. If these are counts: is there one for each expert of the world, also for"
-            " experts without tokens?"
+            " differ. If the tensor holds numbers of tokens: does it have one number for each"
+            " expert of the world, also for experts without tokens?"
         ),
     ),
     Slip(
@@ -240,8 +240,9 @@ SLIPS = [
     Slip(
         ("is not part of group",),
         (
-            "the call names a rank that is not in the group. src and dst are ranks of the world,"
-            " also in a group. dist.get_global_rank(group, 0) is the first rank of the group."
+            "the call names a rank that is not in the group. src and dst are ranks of the world, even"
+            " if the call gets a group. dist.get_global_rank(group, 0) is the first rank of the"
+            " group."
         ),
     ),
 ]
@@ -254,7 +255,7 @@ TOO_FEW_CHUNKS = (
 SPLIT_IN_LENGTHS = re.compile(
     r"\bsplit\((\w+, *)?(\d+|n|size|world_size|dist\.get_world_size\(\))[,)]"
 )
-PARTS_OF_LENGTH = "split(k) makes parts of length k. chunk(n) and tensor_split(n) make n parts"
+PARTS_OF_LENGTH = "split(k) makes parts of length k. tensor_split(n) makes n parts"
 PRODUCT = re.compile(r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)")
 
 
@@ -266,8 +267,8 @@ def _wrong_product(text: str, n: int) -> str:
     if n > 1 and columns == n * rows:
         return (
             "the first tensor has n times as many columns as the second has rows. Is the first one"
-            " whole, and the second one a shard? Cut the first one to this rank's part, or look"
-            " along which dimension the second one was cut."
+            " whole, and the second one a shard? Take only this rank's part of the first one, or"
+            " check along which dimension the second one was cut."
         )
     if n > 1 and rows == n * columns:
         return (

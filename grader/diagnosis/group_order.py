@@ -42,11 +42,11 @@ def in_another_group(report: WorldReport, missed: list[int], waits: Operation) -
         if there and all(o.group != waits.group for o in there):
             return [
                 likely_line(
-                    f"rank {rank} called the {waits.name} of this line in the group of"
+                    f"rank {rank} called the {waits.name} at {waits.where} in the group of"
                     f" {rank_list(there[-1].group)}, but rank {waits.rank} called it in the group"
                     f" of {rank_list(waits.group)}.",
                     f"{rank_list(missed).capitalize()} returned without taking part in the call"
-                    " of the second group. Which group should this line use?",
+                    f" of rank {waits.rank}. Which group should this line use?",
                 )
             ]
     return []

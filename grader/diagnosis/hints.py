@@ -117,14 +117,14 @@ def not_finite(got: np.ndarray, expected: np.ndarray) -> str | None:
         return None
     if not is_nan(got).any():
         return (
-            "inf. Did your code divide by 0? Or is a number too large for its dtype, such as exp of"
-            " a large number?"
+            "a value is inf. Did your code divide by 0? Or is a number too large for its dtype,"
+            " such as exp of a large number?"
         )
     return (
-        "nan. Did your code compute 0/0, inf − inf or inf/inf? (exp of a large number is inf.) Or"
-        " does it use torch.empty without filling it? The grader also writes nan into two kinds of"
-        " tensors: the tensor of a receive, until you call wait(), and the tensors of a reduce, on"
-        " all ranks except the root"
+        "a value is nan. Did your code compute 0/0, inf − inf or inf/inf? (exp of a large number"
+        " is inf.) Or does it read a tensor of torch.empty that was never filled? The grader also"
+        " writes nan into two kinds of tensors: the tensors that an operation will fill, until you"
+        " call wait(), and the tensors of a reduce, on all ranks except the root"
     )
 
 
@@ -181,7 +181,10 @@ def _zeros(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if not got.size or got.any() or not expected.any():
         return None
     if not context.communicates:
-        return "0. Is the result computed and returned? Or does // round a fraction down to 0?"
+        return (
+            "this value is 0. Is the result computed and returned? Or does // round a fraction down"
+            " to 0?"
+        )
     if not got.ndim:
         return None
     return (
@@ -199,7 +202,7 @@ def _shape(got: np.ndarray, expected: np.ndarray, context: Context) -> str | Non
     if n > 1 and got.size == n * expected.size:
         return (
             f"{n} times as many entries as expected. Did you return the tensors of all ranks"
-            " instead of one rank's?"
+            " instead of the tensor of one rank?"
         )
     if n > 1 and got.size * n == expected.size:
         return (

@@ -16,7 +16,7 @@ from grader.wire.events import Operation, operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
 
-# A rank polls if it is at most this many lines below a ``while`` with ``is_completed``.
+# A rank polls if it is at a line with ``is_completed``, or at most this many lines below one.
 LOOP_LINES = 2
 ASYNCHRONOUS = (
     "With async_op=True, a collective returns immediately. Call wait() on its Work after that work."
@@ -90,7 +90,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
                 f"{_who(report, waiting, 'send')} first and nobody is there to receive. A"
                 " blocking send may wait for its receiver.",
                 "Start the send and the receive together, with one dist.batch_isend_irecv. Or start"
-                " the send with isend, receive, and wait for the send after that."
+                " the send with isend, then receive, and then wait for the send."
                 + " If all messages have already arrived, remove this send." * have_exchanged,
             )
         ]
@@ -159,9 +159,9 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
         return [
             likely_line(
                 f"the message and rank {receiver}'s tensor differ in size. Which of the two numbers"
-                " is right? Correct the other rank.",
+                " is right? Correct the other one.",
                 "If blocks differ in length, make the tensor as long as the block that arrives."
-                " (x.split(k) makes parts of k rows, and x.chunk(k) makes k parts.)",
+                " (x.split(k) makes parts of k rows, and x.tensor_split(k) makes k parts.)",
                 *([GIVE_SOURCE] if any(s.kind == "recv" and s.peer is None for s in sides) else []),
             )
         ]

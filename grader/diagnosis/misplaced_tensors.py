@@ -83,7 +83,7 @@ def another_rank(got: np.ndarray, expected: np.ndarray, context: Context) -> str
     for rank, theirs in enumerate(context.expected):
         if rank != context.rank and theirs is not None and fits(got, theirs, expected):
             return (
-                f"this is the tensor that rank {rank} should hold. Do you use the correct rank's"
+                f"this is the tensor that rank {rank} should hold. Do you use the right rank"
                 " number?"
             )
     return None

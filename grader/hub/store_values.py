@@ -79,9 +79,8 @@ class StoreValues:
             )
         if self.asked[rank, call] > MAX_QUESTIONS:
             raise frames.NotAllowed(
-                f"more than {MAX_QUESTIONS} requests to torch's store in one call."
-                f" {MAX_QUESTIONS // 2} new process groups need no more requests. Make each group"
-                " only once"
+                f"more than {MAX_QUESTIONS} requests to torch's store in one call. This number is"
+                f" enough to make {MAX_QUESTIONS // 2} process groups. Make each group only once"
             )
 
     def _do(self, do: object, keys: list[str], meta: dict) -> dict:

@@ -57,8 +57,8 @@ def check_tensors(kind: str, tensors: Tensors, in_order: bool) -> None:
             raise RuntimeError("input tensor has to be contiguous")  # gloo's words for both kinds
         if not in_order and _last(tensor) > tensor.untyped_storage().nbytes():
             raise ValueError(
-                f"{kind}: the tensor has more elements than its memory. Was it expanded, or was its"
-                " memory freed?"
+                f"{kind}: the tensor has more elements than its memory can hold. Was it expanded,"
+                " or was its memory freed?"
             )
         if dtype_of(tensor) not in combine.ITEMSIZES:
             raise ValueError(f"{kind}: tensors of {tensor.dtype} cannot be communicated")

@@ -93,7 +93,7 @@ class Link:
             self.pay()
 
     def pay(self, awaited: Any = None) -> None:
-        """Send all contents that ``owe`` has put off, as they are now and in the order of issue.
+        """Send all contents that ``owe`` has postponed, as they are now and in the order of issue.
 
         ``awaited`` is the number of the operation that a thread begins to wait for.
         """

@@ -68,8 +68,9 @@ def live(wire_fd: int, output_fd: int, stacks_fd: int, home: RankHome) -> None:
         while True:
             meta, arguments = rank.read(inputs)
             # The arguments are copies of the bytes in ``inputs``. So free ``inputs`` before the hub
-            # first measures this rank's memory. If this measurement counted the bytes twice, the
-            # rank could use as many bytes in a call, and the hub would measure no growth.
+            # first measures this rank's memory. Otherwise this measurement would count these bytes
+            # twice. The rank could then use the same number of bytes in a call, and the hub would
+            # measure no growth.
             del inputs
             rank.make_calls(meta, arguments)
             if not rank.network:

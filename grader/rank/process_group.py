@@ -178,7 +178,7 @@ class HubGroup(dist.ProcessGroup):
         if own.shape != result.shape:
             raise RuntimeError(
                 f"reduce_scatter: the output has the shape {tuple(result.shape)}, but this rank's"
-                f" block has {tuple(own.shape)}"
+                f" block has the shape {tuple(own.shape)}"
             )
         # This does the same as gloo. gloo copies a rank's own block into the memory of the result.
         # Then it adds copies of the other blocks, in the order of the memory. A copy keeps the
@@ -231,7 +231,9 @@ class HubGroup(dist.ProcessGroup):
             raise ValueError("Tensors must be contiguous")  # the words of gloo
         given = ("input", input, input_splits), ("output", output, output_splits)
         if input_splits and sum(input_splits) == len(output) != len(input) == sum(output_splits):
-            raise RuntimeError(f"{SPLIT_SIZES}: those of input and output are swapped")
+            raise RuntimeError(
+                f"{SPLIT_SIZES}: input_split_sizes and output_split_sizes are swapped"
+            )
         pieces = [
             _pieces(name, tensor, [index(count) for count in rows], self.size())
             for name, tensor, rows in given

@@ -298,8 +298,9 @@ def test_a_rank_that_passes_another_group_is_told_both_groups(submit):
         """)
     message = verdict(world, 2)
     assert (
-        "Likely: rank 0 called the all-reduce of this line in the group of rank 0, but rank 1"
-        " called it in the group of ranks 0 and 1.\n        Rank 0 returned" in message
+        "Likely: rank 0 called the all-reduce at collectives.py:9 in the group of rank 0, but"
+        " rank 1 called it in the group of ranks 0 and 1.\n"
+        "        Rank 0 returned without taking part in the call of rank 1." in message
     )
 
 
@@ -590,11 +591,11 @@ def test_a_condition_on_a_tensor_is_told_from_a_tensor_for_a_list(submit, condit
             "Is the first one whole, and the second one",
         ),
         ("return torch.ones(2, 2) @ torch.ones(6, 1)", "Is one tensor still a shard"),
-        ("dist.all_reduce(x).wait()", "a collective without async_op=True waits by itself"),
+        ("dist.all_reduce(x).wait()", "without async_op=True waits until it has ended"),
         ("return torch.relu(dist.all_reduce(x))", "dist.all_reduce(…) returns None"),
         ("dist.all_gather(list(x.split(1)), x)", "the list must have one tensor for each"),
         ("dist.all_to_all_single(x, x, [4], [4])", "a list of split sizes has one number for each"),
-        ("dist.all_to_all_single(x[:3], x, [4, 0, 0], [4, 0, 0])", "Which of the two is wrong?"),
+        ("dist.all_to_all_single(x[:3], x, [4, 0, 0], [4, 0, 0])", "Which is wrong, the output"),
         ("dist.all_to_all_single(x, x, [4, 0, 0], [3, 0, 0])", "input_split_sizes are the numbers"),
         ("dist.all_to_all_single(x, x)", "without split sizes, the rows are cut into n equal"),
     ],

@@ -961,7 +961,7 @@ def test_a_rank_may_not_ask_the_store_for_ever_in_one_call(ends, monkeypatch):
     )
     assert (
         set(both.answers(0)) == set(range(6))
-        and "requests to torch's store in one call. 1 new process" in both.told[0]["refused"]
+        and "in one call. This number is enough to make 1 process" in both.told[0]["refused"]
     )
 
 

@@ -104,8 +104,8 @@ class Raised:
     ``lines`` are the lines of the student's code that the exception came through, outermost first.
     ``stub`` says whether the student's own file raised a NotImplementedError. ``missing`` says
     whether the file lacks the function. ``at`` is the time of the exception, in nanoseconds of the
-    monotonic clock. ``inside`` is the name of the function of torch that raised the exception. It
-    is empty if the student's own line raised it.
+    monotonic clock. ``inside`` is the name of the function, of torch or Python, that raised the
+    exception. It is empty if the student's own line raised the exception.
     """
 
     type: str

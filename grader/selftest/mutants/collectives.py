@@ -1269,7 +1269,7 @@ def all_gather""",
             "public all_reduce_from_parts",
             "hidden all_reduce_from_parts",
         },
-        "should hold. Do you use the correct rank's number?",
+        "should hold. Do you use the right rank number?",
     ),
     Mutant(
         "an all-gather into one part n times",

@@ -397,7 +397,7 @@ def train""",
         "batch[rank * rows : (rank + 1) * rows]",
         "batch.roll(-rows, 0)[rank * rows : (rank + 1) * rows]",
         {"public shard_batch", "hidden shard_batch"},
-        "should hold. Do you use the correct rank's number?",
+        "should hold. Do you use the right rank number?",
     ),
     Mutant(
         "two ranks are taken for granted",
