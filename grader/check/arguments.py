@@ -1,4 +1,4 @@
-"""Converts the values that a check contains to arguments of a call."""
+"""Converts the values in a check to arguments of a call."""
 
 from typing import Any
 

@@ -115,7 +115,7 @@ def views(found: Any) -> list:
 
 
 def is_over_weights(found: Any) -> bool:
-    """Return whether the optimizer that ``train`` returned updates the weights ``train`` got."""
+    """Return whether the optimizer that ``train`` returned updates the weights of this call."""
     return _truth(found, "over weights")
 
 

@@ -240,9 +240,9 @@ SLIPS = [
     Slip(
         ("is not part of group",),
         (
-            "the call names a rank that is not in the group. src and dst are ranks of the world, even"
-            " if the call gets a group. dist.get_global_rank(group, 0) is the first rank of the"
-            " group."
+            "the call names a rank that is not in the group. src and dst are ranks of the world,"
+            " even if the call gets a group. dist.get_global_rank(group, 0) is the first rank of"
+            " the group."
         ),
     ),
 ]

@@ -16,7 +16,7 @@ ANY_SOURCE = "A receive without src takes the first message that arrives, from a
 
 
 def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
-    """Return a line about a receive without src that took the message another receive waits for.
+    """Return a line about a receive without src that took the message of another receive.
 
     Return [] if there is no such receive. Also return [] if there was no message of another rank
     that this receive could have taken instead. Then the receive may be right, and a send may be
@@ -38,9 +38,9 @@ def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Lin
             place = _places_in(report, waits.call)
             return [
                 likely_line(
-                    f"rank {waits.rank}'s receive without src ({place([taker])}) took a message of"
-                    f" rank {send.rank} ({place([send])}). So the receive from rank {send.rank}"
-                    f" ({place([waits])}) gets no message.",
+                    f"rank {waits.rank}'s receive without src ({place([taker])}) took a message"
+                    f" from rank {send.rank} ({place([send])}). So the receive from rank"
+                    f" {send.rank} ({place([waits])}) gets no message.",
                     f"{ANY_SOURCE} Give each receive its src, as in dist.recv(tensor, src).",
                 )
             ]
@@ -65,8 +65,8 @@ def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation
         if (w.operation.kind, w.operation.call) == (waits.kind, waits.call)
         and lane(w.operation) == lane(waits)
     ]
-    # An operation of this call may have been matched with one of another call. Then count only the
-    # operations of this call.
+    # An operation of this call may have been matched with an operation of another call. Then count
+    # only the operations of this call.
     of_call = [[o for o in side if o.call == waits.call] for side in (own, others)]
     if of_call[1] and len(of_call[0]) + len(open_ones) > len(of_call[1]):
         own, others = of_call

@@ -55,8 +55,8 @@ def diagnose(report: WorldReport, call: int) -> Diagnosis | None:
     exits = [rank for rank in report.ranks if rank.exit is not None and not rank.refused]
     disagreements, waiting = report.disagreements(), report.waiting()
     first_root = min((o.at for o in roots.values()), default=float("inf"))
-    # A disagreement is the root cause if each of its ranks had issued its operation, or made its
-    # group, before the first exception that is no consequence.
+    # A disagreement is the root cause if it came before the first exception in ``roots``. Then each
+    # rank concerned had issued its operation, or had made its group, before this exception.
     complete = [d for d in disagreements if max(side.at for side in d.sides) < first_root]
     if complete:
         mismatch = complete[0]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from grader.wire import frames
 
-MAX_QUEUED = 1 << 25  # if so many bytes are queued for the judge, the hub does not read from a rank
+# If at least this many bytes of a rank are queued for the judge, the hub does not read from this
+# rank.
+MAX_QUEUED = 1 << 25
 
 
 @dataclass

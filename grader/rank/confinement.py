@@ -135,7 +135,7 @@ CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3 of the interface, t
 
 
 def drop_capabilities(keep_reading: bool) -> None:
-    """Drop root's capabilities. If ``keep_reading`` is True, keep only the one to read every file.
+    """Drop root's capabilities. If ``keep_reading`` is True, keep the capability to read all files.
 
     Without capabilities, the permissions of files and processes apply to root as to other users.
     """

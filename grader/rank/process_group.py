@@ -393,7 +393,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _blocks(tensors: Tensors, in_order: bool) -> Tensors:
-    """Return those of the tensors that an operation fills as one block of memory.
+    """Return the tensors that an operation fills without gaps, each as one block of memory.
 
     If ``in_order`` is True, the operation skips the gaps in a tensor that is not contiguous. So
     such a tensor is left out.

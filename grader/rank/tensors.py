@@ -254,7 +254,7 @@ def encode(*values: Any) -> tuple[list, bytes]:
 
 
 def _kind_of(optimizer: torch.optim.Optimizer) -> str:
-    """Return the name of the optimizer's class, or of the first class of torch that it inherits."""
+    """Return the name of the optimizer's class, or of the class of torch that it extends."""
     of_torch = (c for c in type(optimizer).__mro__ if c.__module__.startswith("torch.optim."))
     return next(of_torch, type(optimizer)).__name__
 

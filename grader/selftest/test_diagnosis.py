@@ -135,7 +135,7 @@ def test_a_receive_without_src_that_took_the_message_is_named(from_any):
     made.pairs = [[sent.rank, sent.at, received.rank, received.at]]
     text = str(diagnose(made, 0))
     assert (
-        "Likely: rank 0's receive without src (line 3) took a message of rank 1 (line 5). So the"
+        "Likely: rank 0's receive without src (line 3) took a message from rank 1 (line 5). So the"
         " receive from rank 1 (line 4) gets no message." in text
     )
     assert "Give each receive its src" in text and "returned without" not in text

@@ -1282,7 +1282,7 @@ def test_a_receive_without_src_that_took_another_receives_message_is_named(submi
     message = verdict(world, 3)
     assert "its receive of 4 × float32 from rank 1 at collectives.py:12 waits for rank 1" in message
     assert (
-        "Likely: rank 0's receive without src (line 10) took a message of rank 1 (line 14). So the"
+        "Likely: rank 0's receive without src (line 10) took a message from rank 1 (line 14). So the"
         " receive from rank 1 (line 12) gets no message." in message
     )
     assert "A receive without src takes the first message that arrives, from any rank." in message

@@ -1,7 +1,8 @@
 """Asks ranks for their Python stacks, and the hub for its count of moves.
 
-The hub counts a move whenever it reads from a rank or answers a rank: see ``Hub.moves``. If the
-stacks and the count stay the same, this is evidence that the ranks stand still.
+The hub counts a move whenever it reads from a rank, answers a rank, or writes data that had to
+wait: see ``Hub.moves``. If the stacks and the count stay the same, this is evidence that the ranks
+stand still.
 """
 
 import os

@@ -34,8 +34,8 @@ def rests(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make a call, and keep and return its result; without arguments, let the hub measure memory.
 
     If there are no arguments, do not call the function. Instead the ranks enter a barrier, at which
-    the hub measures the memory of the kept result and of all else that the function has kept. Then
-    drop the result, and return None.
+    the hub measures the memory of the kept result and of everything else that the function has
+    kept. Then drop the result, and return None.
     """
     if args:
         RESTING.append(function(*args, **kwargs))
