@@ -172,9 +172,9 @@ def stopwatch(
       after the operation. (If a rank synchronized after the barrier, it would start late, and the
       other ranks would time its delay.)
     - Slowest rank: a collective has ended when its slowest rank has ended. So each sample is the
-      maximum over the ranks. (Exchange the times after the measurement or between iterations, but
-      never while the clock runs. Use a tensor on ``device()``, preferably in float64. Communicate
-      with ``torch.distributed`` for this.)
+      maximum over the ranks. (Exchange the times with ``torch.distributed``, after the measurement
+      or between iterations, but never while the clock runs. Put the times into a tensor on
+      ``device()``, preferably in float64.)
     - Median: other work disturbs some iterations, and the median ignores such outliers. The median
       of an even number of samples is the mean of the two in the middle.
 
@@ -267,7 +267,7 @@ def predict_seconds(alpha: float, beta: float, size: int) -> float:
 
 
 def half_peak_size(alpha: float, beta: float) -> float:
-    """Problem 2.4 · Return the size S, in bytes, at which half the peak is reached: S / t(S) = β/2.
+    """Problem 2.4 · Return the size S, in bytes, at which S / t(S) is half the peak rate: β/2.
 
     Smaller messages spend most of their time on the latency. Hockney calls this size n₁/₂.
 

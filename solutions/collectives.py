@@ -23,9 +23,9 @@ For every function here:
 - In Problem 1.1 each function communicates once, with the collective of its name. You may compute
   anything before and after the communication.
 - Misuse raises ``ValueError``. The message contains the wrong value (and n, if n does not divide
-  it). Raise the error before anything is sent, on every rank that can detect the misuse. Only the
-  root can see a bad ``tensor`` in scatter, so there only the root raises. Every rank can see a bad
-  ``root``, so every rank raises.
+  this value). Raise the error before anything is sent, on every rank that can detect the misuse.
+  Only the root can see a bad ``tensor`` in scatter, so there only the root raises. Every rank can
+  see a bad ``root``, so every rank raises.
 """
 
 from collections.abc import Callable
@@ -351,8 +351,8 @@ def all_reduce_from_parts(tensor: Tensor) -> Tensor:
 def average(tensor: Tensor) -> Tensor:
     """Problem 1.4 · Average over all ranks, without ReduceOp.AVG.
 
-    Sum first, then divide the sum by n. In this way the average is rounded only once after the sum.
-    If you divide before the sum, you round n times. If you multiply by 1/n, you also round 1/n.
+    Sum first, then divide the sum by n: this division rounds only once. If you divide before the
+    sum, you round n quotients. If you multiply the sum by 1/n, you also round 1/n.
     (In float16 the sum itself can overflow. So PyTorch's DistributedDataParallel divides first,
     while it copies each gradient into its bucket.)
 

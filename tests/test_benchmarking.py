@@ -19,8 +19,8 @@ def as_number(value):
 
 
 N_MINUS_ONE_PARTS = (
-    "this is n − 1 times the part. The whole array has n parts, and the reported figure already"
-    " contains the factor (n − 1)/n"
+    "the figure for a “part” was multiplied by n − 1. The whole array has n parts, and the reported"
+    " figure already contains the factor (n − 1)/n"
 )
 
 
@@ -57,11 +57,11 @@ def test_bandwidths(world):
             "this is half of the bus bandwidth. An all-reduce costs as much as a reduce-scatter and"
             " an all-gather together"
         ): np.array(1.5),
-        "the factor 2n/(n−1) is upside down. Use 2(n−1)/n": np.array(16 / 3),
+        "the factor was inverted: 2n/(n−1). Use 2(n−1)/n": np.array(16 / 3),
     }
     # 2 * n - 1 / n, 2 * (n - 1 / n) and 2 - 1 / n
     for factor in (7.75, 7.5, 1.75):
-        name = f"the parentheses are wrong: the factor is 2 · (n − 1) / n, not {factor:g}"
+        name = f"the parentheses are wrong. On 4 ranks the factor 2 · (n − 1) / n is 1.5, not {factor:g}"
         plain[name] = np.array(2 * factor)
     bus.returns(np.array(3.0), tolerance=CLOSE, select=as_number, known_mistakes=[plain])
     for run, gibibytes, parts, exchanged in ((whole, 277, 1, 4), (part_of_rank, 70, 4, 1)):
@@ -75,7 +75,7 @@ def test_bandwidths(world):
         known = {
             swapped: np.array(bytes_ * exchanged / 1e9),
             "this is still in 2³⁰ bytes per second": np.array(float(gibibytes * parts)),
-            "the units are upside down. Multiply by 1024³/10⁹": np.array(
+            "the unit was converted in the wrong direction. Multiply by 1024³/10⁹": np.array(
                 gibibytes * parts * 1e9 / 1024**3
             ),
             "the factor 2(n−1)/n was applied, but the reported figure contains it already": (
@@ -83,12 +83,12 @@ def test_bandwidths(world):
             ),
         }
         if run is part_of_rank:
-            known["the part was divided by n. The whole array has n parts: multiply"] = np.array(
-                bytes_ / 4 / 1e9
-            )
+            divided = "the figure for a “part” was divided by n. The whole array has n parts"
+            known[f"{divided}: multiply by n"] = np.array(bytes_ / 4 / 1e9)
             known[N_MINUS_ONE_PARTS] = np.array(bytes_ * 3 / 1e9)
         else:
-            known["the factor was divided out. The bus bandwidth contains it"] = np.array(
+            divided = "this was divided by the factor 2(n−1)/n"
+            known[f"{divided}. The bus bandwidth contains this factor"] = np.array(
                 bytes_ / 1.5 / 1e9
             )
         usual = np.array(bytes_ * parts / 1e9)
@@ -326,7 +326,7 @@ def test_sweep(world):
     for row, due in zip(made, expected):
         wrong = benchmark_rows.row_difference(row, due)
         run.require(wrong is None, f"{due[0]}, {due[1]} bytes: {wrong}")
-    late = f"the order was {', '.join(order)}. Yield each row as soon as its run has ended."
+    late = f"the order of runs and rows was: {', '.join(order)}. Yield each row when its run ends."
     run.require(order == ["run", "row"] * 4, late)
 
 
@@ -363,7 +363,7 @@ def test_model(world):
     slope = {
         "this is the slope, seconds per byte. The bandwidth is its inverse": np.array([1.0, 0.002]),
         "α and β are swapped. Return (α, β)": np.array([500.0, 1.0]),
-        "the right side of the equations must also be divided by the time: it is 1": np.array(
+        "divide the right side of each equation by the time, too. Then this side is 1": np.array(
             [1.0, 125.0]
         ),
     }
@@ -383,7 +383,7 @@ def test_model(world):
     odd.raises_value_error(because="There are 3 sizes and 2 times.")
     quick = {
         "this is only the time that the bytes take. Add the latency": np.array(0.5),
-        "β is a rate, in bytes per second. Divide S by it": np.array(125001.0),
+        "β is a rate, in bytes per second. Divide S by β": np.array(125001.0),
     }
     predicted.returns(np.array(1.5), tolerance=CLOSE, select=as_number, known_mistakes=[quick])
     inverse = {
@@ -396,7 +396,11 @@ def test_model(world):
 
 
 def require_fit(run, right, mistakes):
-    """Fail unless fit_latency_bandwidth returned (α, β). ``mistakes`` has a wrong pair for each."""
+    """Fail unless fit_latency_bandwidth returned the pair ``right``, (α, β).
+
+    In the dict ``mistakes``, each key is the sentence that describes a mistake, and its value is
+    the wrong pair.
+    """
     for index, name in enumerate(
         ("α, the latency in seconds,", "β, the rate in bytes per second,")
     ):

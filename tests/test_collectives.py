@@ -38,7 +38,7 @@ RING = "Build the ring from sends and receives only."
 NEIGHBOURS = (
     "Use only sends and receives: send to the right neighbour, and receive from the left one."
 )
-ONE_MEMORY = "both parts are equal. [tensor] * 2 is the same tensor twice: make two tensors"
+ONE_MEMORY = "both blocks are equal. [tensor] * 2 is the same tensor twice: make two tensors"
 EVERY_OTHER = "every n-th entry was taken. A block consists of consecutive entries"
 MISTAKES = {
     "gather": [{ONE_MEMORY: tensor(B + B)}] * 2,
@@ -172,7 +172,7 @@ def test_misuse(world, collective):
 @weight(0.25)
 def test_in_rank_order(world):
     """in_rank_order runs the action once on each rank, in rank order, and rank 0 returns only after
-    rank 1's action
+    rank 1's action has ended
     """
     actions = per_rank(
         Probe("action", returns="first", seconds=0.02), Probe("action", returns="second")
@@ -265,7 +265,7 @@ def test_overlapped_all_reduce(world):
         call(name, CROSSED, compute),
         call(name, leaves, compute, driver="described"),
     )
-    label = "the result, [0] the sum and [1] what compute returned,"
+    label = "the result ([0]: the sum, [1]: the result of compute)"
     run.returns((tensor([4, 6]), "done"), (tensor([4, 6]), "done"), label=label)
     run.keeps_inputs()
     of_leaves.returns_without_gradient((tensor([4, 6]), "done"), (tensor([4, 6]), "done"))

@@ -48,12 +48,12 @@ def orders(given):
 
 
 def in_memory_order(xs, layout, combine=None, received=False):
-    """Return, for each rank, a dict from the mistake MEMORY to its result.
+    """Return, for each rank, a dict from the mistake MEMORY to the rank's wrong result.
 
     The dict is empty if the rank has no result. In this mistake, the ranks combine their entries in
-    the order in which they lie in memory. If ``received`` is True, ranks only receive. In this
-    case, contiguous memory is sent, and each rank stores the received entries in the memory order
-    of its own tensor.
+    the order in which the entries lie in memory. If ``received`` is True, ranks only receive. In
+    this case, contiguous memory is sent, and each rank stores the received entries in the memory
+    order of its own tensor.
     """
     theirs = orders(laid_out(xs, layout))
     if received:
@@ -98,7 +98,7 @@ def sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50, o
 
     ``tensors`` has (shape, dtype, layout) for each input. ``integers`` draws the entries of the
     inputs, from ``-high`` to ``high``. ``kept`` is a pair: a request for two further calls, and the
-    expected results of these calls. ``otherwise`` is the likely cause if no other is found.
+    expected results of these calls. ``otherwise`` is the likely cause if no other cause is found.
     """
     inputs = [
         [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors

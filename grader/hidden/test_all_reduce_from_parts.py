@@ -75,16 +75,16 @@ def require_two_parts(run, n, x):
         scattered, gathered = scattering.elements, gathering.elements
         run.require(
             length <= scattered <= padded,
-            f"rank {rank} reduce-scattered {scattered} elements. The tensor and its padding"
-            f" have {padded}. Pass all of these to the reduce-scatter. Do not pad further.",
+            f"rank {rank}'s reduce-scatter got {scattered} elements. The tensor with its padding"
+            f" has {padded} elements. Pass all of these to the reduce-scatter. Do not pad further.",
         )
-        # A program may gather a view of the bytes: then compare how many elements of x they are.
+        # A program may gather a view of the bytes. Then count how many elements of x these are.
         of_x = round(gathered * gathering.itemsize / x.itemsize)
         run.require(
             length <= gathered <= padded or length <= of_x <= padded,
-            f"rank {rank}'s all-gather made {gathered} elements. The tensor and its padding"
-            f" have {padded}. Gather one block from each rank: the block of sums that it got from"
-            " the reduce-scatter.",
+            f"rank {rank}'s all-gather made {gathered} elements. The tensor with its padding"
+            f" has {padded} elements. Gather one block from each rank: the block of sums that this"
+            " rank got from the reduce-scatter.",
         )
 
 

@@ -30,7 +30,7 @@ BEFORE = (
 @number("1.4")
 @weight(0.375)
 def test_average_is_exact(world, rng):
-    """On 1 to 4 ranks, average sums first, then divides once by n, and does not use ReduceOp.AVG"""
+    """average computes the sum, then divides it once by n, without ReduceOp.AVG (1 to 4 ranks)"""
     # contiguous() copies a tensor of the layout ALIKE. With None, the tensor is contiguous, and
     # contiguous() returns the tensor itself.
     tensors = [((64,), layout) for layout in (ALIKE, None)]
@@ -68,8 +68,8 @@ def test_average_is_exact(world, rng):
                 used = [o.reduction for o in run.operations(rank)]
                 run.require(
                     "average" not in used,
-                    f"rank {rank} used ReduceOp.AVG, which some backends do not have. Sum, then"
-                    " divide by n.",
+                    f"rank {rank} used ReduceOp.AVG, which some backends do not have. Use"
+                    " ReduceOp.SUM, then divide the sum by n.",
                 )
         returns_both(last, *results)
 

@@ -44,7 +44,7 @@ def test_algorithm_bandwidth(world, rng):
     gib = [value * 1e9 / 1024**3 for value in right]
     whole = [size // seconds / 1e9 for size, seconds in cases]
     mistakes = [
-        ("this was divided by 1024³ and called GB/s. A GB has 10⁹ bytes", gib),
+        ("this is in GiB/s (2³⁰ bytes). Use GB/s (10⁹ bytes)", gib),
         (WHOLE_BYTES, whole),
     ]
     ask(world, "algorithm_bandwidth", cases, right, mistakes)
@@ -69,8 +69,8 @@ def test_bus_bandwidth(world, rng):
         right = [truth.bus_bandwidth(*case) for case in cases]
         algorithm = [truth.algorithm_bandwidth(size, seconds) for _, size, _, seconds in cases]
         again = (
-            "this is n times the expected value. The size is already that of the whole array, and"
-            " the factor counts whole arrays, not parts"
+            "this is n times the expected value. The argument size is already the size of the whole"
+            " array, and the factor is relative to this size, not to one rank's part"
         )
         part = "the size was divided by n. Use the size of the whole array, not of one rank's part"
         mistakes = [
@@ -105,7 +105,7 @@ def test_usual_bandwidth(world, rng):
     binary = [value / 1.073741824 for value in right]
     same = [r * 1.073741824 for r, _, _ in cases]
     mistakes = [
-        ("this is still in units of 2³⁰ bytes, not of 10⁹", binary),
+        ("this is still in 2³⁰ bytes per second. Use 10⁹ bytes per second", binary),
         ("the size of one part was used. The whole array has n parts", same),
         (
             "a figure for the “whole” array was multiplied by n. Multiply by n only if counted is"
@@ -113,8 +113,8 @@ def test_usual_bandwidth(world, rng):
             [v * (n if c == "whole" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
         (
-            "a part was multiplied by n − 1. The whole array has n parts, and the reported figure"
-            " already contains the factor (n − 1)/n",
+            "the figure for a “part” was multiplied by n − 1. The whole array has n parts, and the"
+            " reported figure already contains the factor (n − 1)/n",
             [v * (n - 1 if c == "part" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
     ]

@@ -37,8 +37,8 @@ from grader.reference.counting import often
 
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("reduce", "reduce_scatter", "all_reduce")
-ONE_MEMORY = "all parts are equal. [tensor] * n is the same tensor n times: make n tensors"
-BY_ENTRIES = "every n-th entry, or row, was taken. A block consists of consecutive entries"
+ONE_MEMORY = "all blocks are equal. [tensor] * n is the same tensor n times: make n tensors"
+BY_ENTRIES = "every n-th entry or row was taken. A block consists of consecutive entries or rows"
 SHAPED = ("broadcast", "reduce", "all_reduce")  # results have the shape of the input
 COLLECTIVES = (
     "broadcast",
@@ -213,7 +213,7 @@ def require_one_operation(world, rng, collective, n):
             calls = len(run.operations(rank))
             run.require(
                 calls == 1,
-                f"rank {rank} communicated {often(calls)} where one {collective} is enough.",
+                f"rank {rank} communicated {often(calls)}, but one {collective} is enough.",
             )
             (done,) = run.operations(rank)
             require_elements(run, rank, done, due, xs[0].itemsize)
@@ -243,15 +243,15 @@ def _tensors_of(rng, n, dimensions, root=None, op=None):
 
 
 def require_elements(run, rank, done, due, itemsize):
-    """Fail unless an operation has the due number of elements, or of bytes.
+    """Fail unless an operation has the right number of elements, or the right number of bytes.
 
     A submission may move elements in another dtype, for example as a view of their bytes.
     """
     moved = done.elements * done.itemsize
     if done.itemsize == itemsize:
-        numbers = f"{done.elements} elements, but {due} are right"
+        numbers = f"{done.elements} elements instead of {due}"
     else:
-        numbers = f"{moved:.0f} bytes, but {due * itemsize} are right"
+        numbers = f"{moved:.0f} bytes instead of {due * itemsize}"
     run.require(
         done.elements == due or moved == due * itemsize,
         f"rank {rank}: {done}. For this rank, the operation moves {numbers}. Each block travels"
@@ -338,7 +338,7 @@ def misuses_of_scatter(n):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_gloo
 def test_result_stands_alone(world, rng, collective):
-    """On every rank, also the root, {collective} returns a new tensor that does not require a
+    """On every rank, also on the root, {collective} returns a new tensor that does not require a
     gradient and keeps no other memory alive; the input keeps requires_grad
     """
     (n,) = drawn_sizes(rng)
@@ -409,8 +409,8 @@ def _takes_turns(run, n):
     for rank in range(n if n > 1 else 0):
         run.require(
             bool(run.operations(rank)),
-            f"rank {rank} communicated nothing. Waiting for some time does not make ranks act in"
-            " order; barriers do.",
+            f"rank {rank} communicated nothing. A fixed waiting time, such as a sleep, does not"
+            " guarantee the order of the ranks. Use barriers.",
         )
     began = [run.passed(rank, "action began") for rank in range(n)]
     ended = [run.passed(rank, "action ended") for rank in range(n)]

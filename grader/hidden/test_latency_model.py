@@ -25,7 +25,7 @@ def test_fit(world, rng):
         latest = dict(zip(sizes, seconds))
         mistakes = {
             (
-                "the absolute errors were minimised, which fits only the largest size."
+                "the absolute errors were minimised. Then only the largest times are fitted well."
                 " Minimise the relative errors"
             ): truth.fit(sizes, seconds, power=0),
             "this minimises Σ (error²/t), not Σ (error/t)²": truth.fit(sizes, seconds, power=0.5),
@@ -38,8 +38,8 @@ def test_fit(world, rng):
             ),
             NEGATIVE: (max(alpha, 0.0), beta),
         }
-        # Compare α and β in units of their own. In common units, α would be so much smaller than β
-        # that the comparison would not notice an error of α.
+        # Compare α and β, each in a unit of its own. In common units, α would be so much smaller
+        # than β that the comparison would not notice an error of α.
         units = 10.0 ** np.floor(np.log10(np.abs(right)))
         run.returns(
             np.array(right) / units,
@@ -52,8 +52,8 @@ def test_fit(world, rng):
             known_mistakes=[
                 {sentence: np.array(values) / units for sentence, values in mistakes.items()}
             ],
-            otherwise="did you compute in float64? torch.tensor(seconds) makes float32, which has"
-            " too few digits here: give dtype=torch.float64",
+            otherwise="did you compute in float64? torch.tensor(seconds) has the dtype float32,"
+            " which has too few digits here. Pass dtype=torch.float64",
         )
 
 

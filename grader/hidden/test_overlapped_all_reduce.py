@@ -49,7 +49,7 @@ def test_compute_does_not_wait(world, rng):
             )
         for run, xs in zip(world(n, *requests), inputs):
             run.returns(
-                *[(sum(xs), 7)] * n, label="the result, [0] the sum and [1] what compute returned,"
+                *[(sum(xs), 7)] * n, label="the result ([0]: the sum, [1]: the result of compute)"
             )
             run.waits_for_nobody(
                 "the ranks waited for each other before compute began, so nothing overlaps."
@@ -66,7 +66,7 @@ def test_compute_does_not_wait(world, rng):
                 before = [o for o in done if o.at < began[0].at and o.traffic > 0]
                 sentence = (
                     f"rank {rank} began to compute before it had started an all-reduce, so the"
-                    " all-reduce does not overlap."
+                    " all-reduce does not overlap with compute."
                 )
                 if before:
                     sentence += f" Before that, it had started: {listed(before)}."

@@ -115,8 +115,8 @@ def test_the_send_has_ended(world, rng):
 @number("1.6")
 @weight(0.125)
 def test_shift_right_at_the_same_time(world, rng):
-    """shift_right: if one rank begins late, another rank sends before it begins (3 and 4 ranks),
-    and also receives (4 ranks)
+    """shift_right: if one rank begins late, another rank sends before this late rank begins (3 and
+    4 ranks), and also receives (4 ranks)
     """
     for n in (3, 4):
         _send_at_the_same_time(world, rng, "shift_right", n, shifted)
@@ -129,9 +129,12 @@ def _send_at_the_same_time(world, rng, function, n, right):
     only when all other ranks wait. If neighbours take turns and even ranks send first, some other
     rank has sent before the late rank begins. But in a wrong ring, one rank sends first, and all
     other ranks receive before they send. In the call in which this first rank is late, no other
-    rank has sent before it begins. On four ranks, some other rank can send and receive. If two
-    ranks send first, and the message of the second goes round, no other rank can do both in one of
-    the calls. The same is true if one rank receives first, and blocking sends wait for it.
+    rank has sent before the first rank begins.
+
+    In a right ring of four ranks, some other rank both sends and receives before the late rank
+    begins. In two kinds of wrong rings, there is a call in which no other rank does both. In the
+    first kind, two ranks send first, and the message of the second one goes round. In the second
+    kind, one rank receives first, and blocking sends wait for this rank.
     """
     inputs = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(n + 1)]
     delays = [{}, *({late: Delay(STANDSTILL, on=(late + 1) % n)} for late in range(n))]
@@ -156,16 +159,16 @@ def _send_at_the_same_time(world, rng, function, n, right):
         )
         if others:  # such as a barrier, in which they wait for the late rank
             likely = (
-                f"before they send, the other ranks wait for it in a {others[0].kind}. Wait for a"
-                " neighbour's message instead."
+                f"before they send, the other ranks wait for rank {late} in another operation"
+                f" ({others[0].kind}). Wait for a neighbour's message instead."
             )
         text = (
             f"this check let rank {late} of {n} begin late. Before rank {late} began, no other rank"
         )
-        run.require(bool(senders), f"{text} sent anything. Likely: {likely}")
+        run.require(bool(senders), f"{text} had sent anything. Likely: {likely}")
         run.require(
             n < 4 or any(len(own) > 1 for own in senders),
-            f"{text} could both send and receive. Likely: {likely}",
+            f"{text} had started both a send and a receive. Likely: {likely}",
         )
 
 
@@ -282,7 +285,7 @@ def _sends_chunks(run, rank, n, length):
         not strangers,
         f"rank {rank} sent to rank {strangers[0] if strangers else 0}, which is not its neighbour.",
     )
-    sentence = f"rank {rank} sent nothing: in a ring, every rank passes chunks on."
+    sentence = f"rank {rank} sent nothing. In a ring, every rank passes chunks on."
     run.require(bool(sends) or length < n, sentence)
     largest = -(-max((o.bytes for o in sends), default=0) // 8)  # rounded up to whole elements
     chunk = -(-length // n)
@@ -329,8 +332,8 @@ def _goes_round(run, n):
         for rank, way in found.items():
             one, its = next(iter(found.items()))
             sentence = (
-                f"in the {phase} phase, rank {one} sent to its {its} neighbour, and rank {rank} to"
-                f" its {way} neighbour.{advice}"
+                f"in the {phase} phase, rank {one} sent to its {its} neighbour, but rank {rank}"
+                f" sent to its {way} neighbour.{advice}"
             )
             run.require(way == its, sentence)
 
@@ -338,8 +341,8 @@ def _goes_round(run, n):
 @number("1.7")
 @weight(0.125)
 def test_ring_at_the_same_time(world, rng):
-    """ring_all_reduce: if one rank begins late, another rank sends before it begins (3 and 4
-    ranks), and also receives (4 ranks)
+    """ring_all_reduce: if one rank begins late, another rank sends before this late rank begins (3
+    and 4 ranks), and also receives (4 ranks)
     """
     for n in (3, 4):
         _send_at_the_same_time(world, rng, "ring_all_reduce", n, the_sum)
@@ -360,7 +363,7 @@ def test_ring_steps(world, rng):
 
 
 def _sends_few(run, rank, n, dtype):
-    """Fail if a rank sends too often, or if it sends entries with more bytes than the tensor's."""
+    """Fail if a rank sends too often, or sends entries with more bytes than those of the tensor."""
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     run.require(
         len(sends) <= 2 * (n - 1),

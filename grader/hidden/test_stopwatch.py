@@ -100,9 +100,11 @@ def test_warm_up(world, rng):
 
 
 TIMED_THE_LAUNCH = (
-    "only the start of the device's work was timed. Synchronise before you stop the clock"
+    "only the start of the device's work was timed. Call synchronize before you stop the clock"
 )
-STILL_BUSY = "the device was still busy with earlier work. Synchronise before you start the clock"
+STILL_BUSY = (
+    "the device was still busy with earlier work. Call synchronize before you start the clock"
+)
 
 
 def _with_warm_up(rng):
@@ -123,10 +125,8 @@ def test_barrier(world, rng):
 def _require_barrier(world, rng, n, right, meeting, late):
     """Fail unless a stopwatch on n ranks calls barrier before each timed call.
 
-    The timed calls take the times ``right``.
-
-    A barrier takes the time ``meeting``. Without one, an operation waits for a rank that is
-    ``late``.
+    The timed calls take the times ``right``. A barrier takes ``meeting`` seconds. Without a
+    barrier, an operation also waits ``late`` seconds for a late rank.
     """
     cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
     runs = world(
@@ -135,13 +135,11 @@ def _require_barrier(world, rng, n, right, meeting, late):
     unmet = [t + late for t in right]
     mistakes = {
         "the barrier was timed": [[t + meeting for t in right]] * n,
-        "the argument barrier is not called before the call (dist.barrier is not this argument)."
-        " So the operation waits for a rank that comes late": ([unmet] * n),
-        "there is a barrier only before the first timed call. Each call needs its own barrier": [
-            [right[0], *unmet[1:]]
-        ]
-        * n,
-        "the barrier comes after the call. Put it before the call, before the clock starts": (
+        "your code did not call its argument `barrier` before the operation. (dist.barrier is"
+        " another function.) So the operation waits for a rank that comes late": ([unmet] * n),
+        "there is a barrier only before the first timed call. Each timed call needs its own"
+        " barrier": ([[right[0], *unmet[1:]]] * n),
+        "the barrier comes after the operation. Call barrier before you start the clock": (
             [[unmet[0] + meeting, *(t + meeting for t in right[1:])]] * n
         ),
         (
@@ -264,14 +262,14 @@ def _demand_meetings_of(run, rank, seen, warm_up):
 
 
 def _require_synchronized_before_barrier(run, rank, warm_up):
-    """Fail if a rank synchronises between a barrier and its call, but not before the barrier.
+    """Fail if a rank calls ``synchronize`` after a barrier, but not before this barrier.
 
-    Also fail if the rank does not synchronise between an exchange of times and the next timed call.
-    Also fail if it never calls the operation, the barrier or ``synchronize``, because then there is
-    no order to judge.
+    Also fail if the rank does not call ``synchronize`` between an exchange of times and the next
+    timed call. Also fail if the rank never calls the operation, the barrier or ``synchronize``,
+    because then there is no order to judge.
     """
-    # Since the last operation: whether the rank has synchronised, and whether it has called the
-    # barrier.
+    # Since the last operation: whether the rank has called ``synchronize``, and whether it has
+    # called the barrier.
     has_synchronized = has_met = False
     # whether the device may still work on an exchange of times
     is_exchanging = False
@@ -300,10 +298,9 @@ def _require_synchronized_before_barrier(run, rank, warm_up):
         elif event == "synchronize":
             run.require(
                 has_synchronized or not has_met,
-                f"rank {rank} synchronised after the barrier, and not before it. If the rank's"
-                " device is still busy, the rank starts late, and the other ranks measure this"
-                " delay, too."
-                " Synchronise first, then call the barrier, then read the clock.",
+                f"rank {rank} called synchronize after the barrier, and not before it. If the"
+                " rank's device is still busy, the rank starts late, and the other ranks measure"
+                " this delay, too. First call synchronize, then the barrier, then read the clock.",
             )
             has_synchronized, is_exchanging = True, False
 

@@ -4,7 +4,7 @@ threat: 27
 extends: solutions
 some: hidden 1.1
 runs: 1.1
-says: communicated 2 times where one all_reduce is enough
+says: communicated 2 times, but one all_reduce is enough
 seconds: 60
 """
 

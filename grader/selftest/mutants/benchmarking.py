@@ -19,7 +19,7 @@ MUTANTS = [
         "    return size / seconds / 1e9",
         "    return size / seconds / 1024**3",
         RATES | {"hidden algorithm_bandwidth"},
-        "divided by 1024³ and called GB/s",
+        "this is in GiB/s (2³⁰ bytes). Use GB/s",
     ),
     Mutant(
         "the output of a reduce-scatter for its size",
@@ -289,7 +289,7 @@ MUTANTS = [
         """    return algorithm_bandwidth(size, seconds) * factors.get(collective, world_size - 1)
 """,
         {"hidden bus_bandwidth", "hidden sweep_rows"},
-        "this is n times the expected value. The size is already that of the whole array",
+        "this is n times the expected value. The argument size is already the size of the whole array",
     ),
     Mutant(
         "the part of one rank for the size",
@@ -359,7 +359,7 @@ MUTANTS = [
         " * 1024**3 / 1e9 * (world_size if",
         " * (world_size if",
         {"hidden usual_bandwidth", "public bandwidths"},
-        "still in units of 2³⁰ bytes",
+        "this is still in 2³⁰ bytes per second",
     ),
     Mutant(
         "the lecture's gigabytes the other way round",
@@ -753,7 +753,7 @@ MUTANTS = [
         '(world_size if counted == "part" else 1)\n',
         '(world_size - 1 if counted == "part" else 1)\n',
         {"hidden usual_bandwidth", "public bandwidths"},
-        "a part was multiplied by n − 1",
+        "the figure for a “part” was multiplied by n − 1",
     ),
     Mutant(
         "a negative world size is one",
@@ -938,7 +938,7 @@ MUTANTS = [
         "        synchronize()\n        barrier()\n        start",
         "        barrier()\n        synchronize()\n        start",
         {"hidden synchronize_before_the_barrier"},
-        "synchronised after the barrier, and not before it",
+        "called synchronize after the barrier, and not before it",
     ),
     Mutant(
         "after a warm-up, one barrier and no waiting for the device",

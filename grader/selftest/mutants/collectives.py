@@ -395,7 +395,7 @@ MUTANTS = [
     time.sleep(0.4 * (n - rank))
     return result""",
         {"hidden in_rank_order"},
-        "communicated nothing. Waiting for some time does not make ranks act in order",
+        "communicated nothing. A fixed waiting time, such as a sleep, does not guarantee the order",
     ),
     Mutant(
         "summed in float32",
@@ -899,7 +899,7 @@ def all_gather""",
     padding = n - tensor.numel() % n
     padded""",
         {"hidden built_from_its_parts"},
-        "The tensor and its padding have",
+        "The tensor with its padding has",
     ),
     Mutant(
         "padding of the default dtype",
@@ -1765,12 +1765,12 @@ def all_gather""",
     _takes_turns(
         "neighbours of which ranks 0 and 1 send first, and the others receive first",
         "rank < min(2, n - 1)",
-        "this check let rank 1 of 4 begin late. Before rank 1 began, no other rank could both send",
+        "this check let rank 1 of 4 begin late. Before rank 1 began, no other rank had started both a send",
     ),
     _takes_turns(
         "neighbours of which rank 0 receives first, and blocking sends wait for it",
         "rank",
-        "this check let rank 0 of 4 begin late. Before rank 0 began, no other rank could both send",
+        "this check let rank 0 of 4 begin late. Before rank 0 began, no other rank had started both a send",
     ),
     Mutant(
         "only the first and the last rank overlap",
@@ -1803,7 +1803,7 @@ def all_gather""",
     rank, n = dist.get_rank(), dist.get_world_size()
     padding""",
         {"hidden ring_at_the_same_time"},
-        "no other rank sent anything",
+        "no other rank had sent anything",
     ),
     Mutant(
         "a broadcast whose root returns its input",
@@ -1839,7 +1839,7 @@ def all_gather""",
     total = all_gather(padded).view(n, -1).sum(0)
 """,
         {"hidden built_from_its_parts"},
-        "all-gather made 20 elements. The tensor and its padding have 10",
+        "all-gather made 20 elements. The tensor with its padding has 10",
     ),
     Mutant(
         "an all-reduce that starts with one element before compute",

@@ -56,7 +56,7 @@ MUTANTS = [
         start = clock()
 """,
         {"hidden barrier"},
-        "the argument barrier is not called before the call",
+        "did not call its argument `barrier` before the operation",
     ),
     Mutant(
         "one rank does not wait for its device",
