@@ -29,7 +29,7 @@ of a weight.
 - The function works for 1, 2, 3, 4, … ranks, for one layer or more, and when it is called twice.
   A later call must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
-  The message contains the numbers that do not fit.
+  The message contains the numbers that do not fit each other.
 
 Traffic is the number of bytes that a rank sends, if each collective uses its best algorithm. Let S
 be the bytes of the full tensor. An all-reduce of S costs 2(n−1)/n·S. An all-gather that makes S, or
@@ -98,10 +98,10 @@ def tensor_parallel_forward(
         y: the output, replicated, (B, D).
         saved: for each layer ``(x, z)``, which the layer's backward pass needs. x is the layer's
         input, replicated, (B, D). z = x @ W is sharded by columns, (B, D/n), in memory of that
-        size. A view of all D columns would keep n times as much memory alive.
+        size. A view of a (B, D) tensor would keep n times as much memory alive.
     Raises:
         ValueError: a shard does not have D rows, where D is the number of columns of ``x``; or a
-            shard does not have D/n columns ("4 shards of 2 columns do not make a weight of 4": the
+            shard does not have D/n columns ("4 shards of 2 columns do not make 4 columns": the
             message contains a shard's number of columns).
 
     Traffic: for each layer one all-gather that makes its (B, D) output, not one for each row.
@@ -131,8 +131,8 @@ def tensor_parallel_backward(
     - A rank has its own columns of z, so it needs the same columns of the gradient of y. From them
       it computes grad_z[rank], the gradient of its columns of z, and grad_z[rank] @ W[rank]ᵀ.
     - The sum of these products over the ranks is grad_x, the gradient of the layer's input. Which
-      state is grad_x in, before you communicate? Which state does the layer below need? Which state
-      does the caller need, at the end?
+      state is grad_x in, before you communicate? Which state does the layer before this one need?
+      Which state does the caller need, at the end?
     A wrong answer can still give tensors of the right shape, and the right values with one rank.
 
     Args:

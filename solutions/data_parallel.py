@@ -15,10 +15,10 @@ equal weights.
 - The function works for 1, 2, 3, 4, … ranks, and when it is called twice. A later call
   must not change an earlier result.
 - If an argument is wrong, it is wrong on every rank. Raise ``ValueError`` before anything is sent.
-  The message contains the numbers that are wrong or do not fit.
+  The message contains the numbers that are wrong, or that do not fit each other.
 - Multiply matrices with torch (``@``, ``mm``, ``bmm``, …), in the thread that calls your function.
-  Checks require these products, also for the gradients of weights. They do not count other
-  products, such as elementwise ones and ``torch.outer``.
+  Checks require these products, also for the gradients of weights. Checks do not count other
+  products, such as elementwise products and ``torch.outer``.
 """
 
 from collections.abc import Iterable
@@ -108,8 +108,9 @@ def data_parallel_step(weights: list[Tensor], shard: Tensor) -> tuple[Tensor, li
         are L tensors of shape (D, D): the gradients of the whole batch's loss, equal on every rank.
 
     Traffic: one all-reduce for each gradient, or one all-reduce for all of them, in the dtype of
-    the weights. You may use other operations if no rank sends more bytes. Nothing else is sent: no
-    rows and no activations, not even small ones. Each rank computes with its own rows only.
+    the weights. You may use other operations if no rank sends more bytes than in these all-reduces.
+    Nothing else is sent: no rows and no activations, not even small ones. Each rank computes only
+    with its own rows.
 
     With 2 ranks, one weight [[w]] and rows [x₀] and [x₁]:  if the local gradients are [[2]] and
     [[4]], both ranks return [[3]].
@@ -189,7 +190,7 @@ class GradientBuckets:
       nothing else.
     - Start a bucket as soon as it is full and all earlier buckets have started: in the hook of the
       parameter that completes the bucket, before autograd comes to the next layer. Do not hold full
-      buckets back. Do not start them in another thread, because it might start them too late.
+      buckets back. Do not start buckets in another thread: this thread might start them too late.
     """
 
     def __init__(self, parameters: Iterable[Tensor], bucket_bytes: int) -> None:
@@ -199,8 +200,8 @@ class GradientBuckets:
             parameters: leaf tensors (not results of operations) of one float dtype, in the order of
                 the layers, the same on every rank. A parameter that does not require a gradient
                 (frozen) stays as it is. A parameter that appears twice (tied) is packed once, at
-                its place nearest to the front of the list. You may assume that only one
-                ``GradientBuckets`` is created for a set of parameters.
+                its first place in the list. You may assume that only one ``GradientBuckets`` is
+                created for a set of parameters.
             bucket_bytes: fill the current bucket until the next parameter would make it larger than
                 ``bucket_bytes``; then start a new bucket. A parameter larger than ``bucket_bytes``
                 gets a bucket of its own, to which no other parameter is added.

@@ -61,7 +61,7 @@ def test_bandwidths(world):
     }
     # 2 * n - 1 / n, 2 * (n - 1 / n) and 2 - 1 / n
     for factor in (7.75, 7.5, 1.75):
-        name = f"the parentheses are wrong. On 4 ranks the factor 2 · (n − 1) / n is 1.5, not {factor:g}"
+        name = f"the parentheses are wrong. On 4 ranks 2 · (n − 1) / n is 1.5, not {factor:g}"
         plain[name] = np.array(2 * factor)
     bus.returns(np.array(3.0), tolerance=CLOSE, select=as_number, known_mistakes=[plain])
     for run, gibibytes, parts, exchanged in ((whole, 277, 1, 4), (part_of_rank, 70, 4, 1)):

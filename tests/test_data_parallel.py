@@ -136,7 +136,7 @@ def test_broadcast_parameters_misuse(world):
 @weight(1.5)
 def test_data_parallel_step(world):
     """data_parallel_step returns each rank's own loss and the average of the ranks' gradients, on
-    two ranks and on one
+    two ranks and on one rank
     """
     (run,) = world(
         2, call("data_parallel.data_parallel_step", WEIGHTS, per_rank(*HALVES), delays=LATE)
@@ -328,7 +328,7 @@ def test_gradient_buckets_of_other_parameters(world):
         # Each call has its own world. Otherwise a collective of the next call could take the place
         # of a missing collective.
         (run,) = world(2, request)
-        label = f"the list of gradients, [pass][weight], where {what},"
+        label = f"the list of gradients, [pass][weight], in the case “{what}”,"
         zeros = [g if g is None else np.zeros_like(g) for g in expected]
         known = {BEFORE_ACCUMULATION: [zeros]}
         if request.kwargs["bucket_bytes"] > 72:  # weight 1's gradient is ready first
@@ -361,8 +361,8 @@ def late_in_turn(first, second):
 def overlaps(run, rank, p):
     """Fail unless a rank starts an all-reduce during its backward pass ``p``."""
     text = f"rank {rank} started no all-reduce during its backward pass {p} (counted from 0)."
-    text += " One of the 2 buckets is full before the pass ends. Does each hook count its own"
-    text += " parameter's bucket? (A lambda in a loop sees the loop's last values only.)"
+    text += " One of the 2 buckets is full before the pass ends. Does each hook use the bucket of"
+    text += " its own parameter? (A lambda made in a loop sees only the loop's last values.)"
     if p and started_during(run, rank, 0):
         text += f" In pass 0, the rank started an all-reduce in time. {RESET}"
     run.require(started_during(run, rank, p) > 0, text)

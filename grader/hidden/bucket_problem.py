@@ -370,7 +370,7 @@ def _advice(found, due):
     if due and found[: len(due)] == due:
         return "Send only one all-reduce for each bucket, and nothing else."
     if len(found) == len(due) and all(f >= d for f, d in zip(found, due)):
-        return "Send exactly the gradients of a bucket, without unused room."
+        return "Send exactly the gradients of a bucket, and no unused part of a buffer."
     return (
         "Fill the buckets from the last parameter to the first, and send one all-reduce for each"
         " bucket, and nothing else."

@@ -40,7 +40,7 @@ def late(n, to=0):
 
 
 def averages_own_gradients(run, weights, own_rows):
-    """Fail if the ranks send too little to average their gradients, or much more than that needs.
+    """Fail if the ranks send too little to average their gradients, or much more than is needed.
 
     ``own_rows`` are the rows of one rank, a tensor for each step. The upper limit is so high that
     no right program exceeds it. (Another check judges the exact traffic.) But a program that

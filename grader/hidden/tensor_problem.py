@@ -27,8 +27,8 @@ def large(rng):
     """Return sizes for a check that counts bytes. Weights are larger than activations.
 
     All tensors are so large that ranks can exchange them only by messages, and not by a side
-    channel, such as the number of threads that a rank starts. One or more ranks' blocks of an
-    activation never have exactly as many bytes as a weight or a shard.
+    channel, such as the number of threads that a rank starts. A block is a rank's columns of an
+    activation. No number of such blocks has exactly as many bytes as a weight or a shard.
     """
     width = int(rng.choice([48, 60]))
     # On n ranks, k blocks of an activation are as large as a shard if k · rows = width, and as a
@@ -48,7 +48,10 @@ def tall(rng):
 
 
 def traffic_problems(rng, n, depths):
-    """Draw two problems whose bytes are counted. A rank must not send float32 as float64."""
+    """Draw two problems whose bytes are counted.
+
+    The second problem is in float32, because a rank must not send float32 as float64.
+    """
     sizes = large(rng), {**tall(rng), "dtype": np.float32}
     return [Problem(rng, n, layers, **own) for layers, own in zip(depths, sizes)]
 
@@ -211,7 +214,7 @@ def require_traffic(run, limits, sentence, when="", phase=lambda operation: True
         found = next((o for o in done if o.bytes in (weights or {})), None)
         stays = (
             f" The {found.name} of {found.bytes} bytes is as large as {weights[found.bytes]}. Do"
-            " not send weights or their gradients: they stay on their rank."
+            " not send weights or their gradients: each rank keeps its own."
             if found
             else ""
         )

@@ -39,8 +39,8 @@ def test_shard_batch(world, rng):
                 done = run.operations(rank)
                 run.require(
                     not done,
-                    f"rank {rank} communicated, although every rank has the whole batch:"
-                    f" {', '.join(map(str, done[:1]))}",
+                    f"rank {rank} communicated ({', '.join(map(str, done[:1]))}), although every"
+                    " rank already has the whole batch.",
                 )
 
 
@@ -107,9 +107,9 @@ def test_broadcast_replaces_everything(world, rng):
             isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root
         )
         text = (
-            "the root's own values became nan. They were combined with the other ranks' values,"
-            " which are inf or nan here. Multiplying these by 0 does not remove them: inf · 0 and"
-            " nan · 0 are nan. Send the root's values by a broadcast."
+            "the root's own values became nan. Likely: they were combined with the other ranks'"
+            " values, which are inf or nan here. A product with 0 does not remove such values:"
+            " inf · 0 and nan · 0 are nan. Send the root's values by a broadcast."
         )
         run.require(not spoiled, text)
         run.leaves_arguments(

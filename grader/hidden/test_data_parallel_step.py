@@ -29,8 +29,7 @@ from grader.reference.data_parallel import (
 )
 
 OVERWRITTEN = (
-    "the first step's gradients were overwritten by the second step's. Return"
-    " new tensors from each step"
+    "the second step overwrote the gradients of the first step. Return new tensors from each step"
 )
 
 
@@ -111,10 +110,12 @@ def _does_not_accumulate(run, gradients, n):
         label="the list of gradients of a second step with the same weights",
         known_mistakes=[
             {
-                "the second step's gradients were added to the first's": [2 * g for g in gradients],
+                "the gradients of the second step were added to those of the first step": [
+                    2 * g for g in gradients
+                ],
                 (
-                    "the second step's gradients were added to the sum of the first step's"
-                    " gradients over the ranks"
+                    "the gradients of the second step were added to the sum over the ranks of the"
+                    " gradients of the first step"
                 ): [(n + 1) * g for g in gradients],
             }
         ]
@@ -160,8 +161,8 @@ def test_step_loss_is_local(world, rng):
 @number("3.3")
 @weight(0.5)
 def test_step_traffic(world, rng):
-    """For shards of any size, each rank computes with its own rows, and sends only the bytes of one
-    all-reduce of each gradient
+    """For shards of any size, each rank computes only with its own rows, and sends only the bytes
+    of one all-reduce of each gradient
     """
     for n in (2, 3, 4):
         # A shard has from 1/144 to more than twice as many bytes as all gradients together. The
@@ -218,12 +219,12 @@ def _sends_only_gradients(run, size, shard):
 
 
 def _computes_with_own_rows(run, weights, shard):
-    """Fail if a rank multiplies as much as the gradients of the whole batch take, or too little.
+    """Fail if a rank computes twice the products that its own rows take, or too few products.
 
-    For its own rows, a rank needs 1/n of these products. It may compute almost twice as much as
-    that: even a program that runs its forward pass three times stays below the limit. The call's
-    driver must be ``metered``. The meter sees only torch's products, so a program that multiplies
-    elsewhere could exceed the limit.
+    The gradients of the whole batch take n times the products of a rank's own rows. A rank may
+    compute almost twice the products of its own rows: even a program that runs its forward pass
+    three times stays below the limit. The call's driver must be ``metered``. The meter sees only
+    torch's products, so a program that multiplies elsewhere could exceed the limit.
     """
     n, product = run.report.size, 2 * len(shard) * weights[0].size
     # For each layer there are one product forward and two backward. The gradient of the batch is
@@ -237,6 +238,7 @@ def _computes_with_own_rows(run, weights, shard):
             f"rank {rank} computed products of matrices with {done} floating-point operations. The"
             f" gradients of its own {len(shard)} rows take {needed}, and those of all"
             f" {n * len(shard)} rows take {n * needed}. Likely: the rank computes with the rows of"
-            " other ranks, too. Compute the gradients of the rank's own shard, and average them."
+            " other ranks, too. Compute only the gradients of the rank's own shard. Then average"
+            " them."
         )
         run.require(done < 2 * needed, sentence)

@@ -27,7 +27,8 @@ from grader.reference import single_device
 from grader.reference import tensor_parallel as parts
 
 F_AND_G_FIRST = (
-    "if the checks of CopyToRanks (f) or SumOverRanks (g) fail, too, look at those checks first."
+    "the cause may be in CopyToRanks (f) or SumOverRanks (g). If their checks fail, too, look at"
+    " those checks first."
 )
 
 
@@ -121,7 +122,7 @@ def judge_pair(run, pair, x, upstream, trained):
     grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
     expected = [[*own, grad_x] for own in pair.gradients(of_pair)]
     frozen = [name for name, is_trained in zip(("column", "row", "x"), trained) if not is_trained]
-    note = f"; None for {' and '.join(frozen)}: no gradient is required" if frozen else ""
+    note = f"; None for {' and '.join(frozen)}, without requires_grad" if frozen else ""
     run.returns(
         *(
             [g.astype(dtype) if is_trained else None for g, is_trained in zip(own, trained)]
@@ -229,7 +230,8 @@ def test_megatron_pair_beside_a_residual(world, rng):
 @weight(1.0)
 def test_megatron_pair_traffic(world, rng):
     """In the forward and in the backward pass, a pair sends the bytes of one all-reduce of a tensor
-    as large as x, not row by row, and no weights; each rank multiplies only with its own shards
+    as large as x, does not send row by row, and sends no weights; each rank multiplies only with
+    its own shards
     """
     for n in (2, 3, 4):
         # A shard of a weight is larger than x in the first pair, and smaller in the second. So a

@@ -57,8 +57,8 @@ def test_shards(world, rng):
                 done = run.operations(rank)
                 run.require(
                     not done,
-                    f"rank {rank} communicated, although every rank has the whole weight:"
-                    f" {', '.join(map(str, done[:1]))}",
+                    f"rank {rank} communicated ({', '.join(map(str, done[:1]))}), although every"
+                    " rank already has the whole weight.",
                 )
 
 
@@ -68,7 +68,7 @@ def test_shards_own_their_memory(world, rng):
     """A shard is a contiguous copy of 1/n of the weight: it does not keep the full weight alive,
     and later calls do not change it
     """
-    for n in (2, 3, 4, 1):  # on one rank, a message could say less
+    for n in (2, 3, 4, 1):  # 1 comes last, because a message about one rank says less
         shapes = (12, 12), (1, 12), (5, n)
         square, row, narrow = (rng.standard_normal(shape) for shape in shapes)
         given = [

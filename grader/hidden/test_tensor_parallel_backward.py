@@ -76,8 +76,8 @@ def test_backward_input(world, rng):
 @weight(0.5)
 @on_gloo
 def test_backward_twice(world, rng):
-    """A second call of tensor_parallel_backward, with the same or other tensors, is right, and does
-    not change the first call's gradients
+    """A second call of tensor_parallel_backward, with the same or other tensors, returns the right
+    gradients, and does not change the first call's gradients
     """
     (n,) = drawn_sizes(rng)
     first, second = Problem(rng, n), Problem(rng, n)
@@ -100,7 +100,7 @@ def test_backward_twice(world, rng):
     p = Problem(rng, n)
     (run,) = world(n, p.backward(driver="twice"))
     doubled = [
-        {"the second pass's gradients were added to the first's": [2 * g for g in own]}
+        {"the gradients of the second pass were added to those of the first": [2 * g for g in own]}
         for own in p.of_ranks(p.gradients)
     ]
     run.returns(
@@ -164,7 +164,7 @@ def require_no_full_gradient(world, rng, n=4, layers=2):
     for rank in range(n):
         most = max(entry.alive for entry in run.require_products(rank, 1))
         text = (
-            f"rank {rank} had {most} bytes of new tensors alive after one of its products. The"
+            f"rank {rank} had {most} bytes of new tensors alive after a matrix product. The"
             f" gradients of its {layers} shards have {layers * shard} bytes together, and the"
             f" gradient of a full weight has {full} bytes. Do you make a tensor as large as a full"
             " weight? No rank needs such a tensor: compute the gradient of the shard itself."
@@ -223,7 +223,7 @@ def test_backward_traffic_of_reduce_scatters(world, rng):
     def sentence(layers):
         return (
             f"{counted(layers - 1, 'reduce-scatter')} between the {layers} layers and one"
-            " all-reduce for the input are enough. Between two layers, a rank needs only its own"
+            " all-reduce for x's gradient are enough. Between two layers, a rank needs only its own"
             " columns of the sum."
         )
 

@@ -156,8 +156,8 @@ def updates_what_it_was_given(run, training):
         run.require(
             not requires,
             f"on rank {rank}, a tensor of `weights` or `shards` requires a gradient after"
-            " training. Before training, none of them did. Before you return, undo this:"
-            " weight.requires_grad_(False).",
+            " training. Before training, none of these tensors required a gradient. Undo this"
+            " before you return: weight.requires_grad_(False).",
         )
 
 

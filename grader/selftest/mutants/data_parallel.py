@@ -1249,7 +1249,7 @@ class GradientBuckets(GradientBuckets):
         dist.all_reduce(values)
 """,
         {"hidden broadcast_replaces_everything"},
-        "They were combined with the other ranks' values",
+        "they were combined with the other ranks' values",
     ),
     Mutant(
         "gradients in memory of the module",

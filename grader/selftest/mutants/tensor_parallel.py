@@ -509,7 +509,7 @@ def shard_columns""",
         "a shard's columns are not counted",
         "tensor_parallel",
         """        if columns * n != width:
-            raise ValueError(f"{n} shards of {columns} columns do not make a weight of {width}")
+            raise ValueError(f"{n} shards of {columns} columns do not make {width} columns")
 """,
         "",
         {
