@@ -136,9 +136,10 @@ class GradientBuckets:
     - A hook must not wait for a communication, otherwise nothing overlaps.
     - In each backward pass, send one all-reduce for each bucket, of exactly its gradients, and
       nothing else.
-    - Start a bucket as soon as it is full and all earlier buckets have started: in the hook of the
-      parameter that completes the bucket, before autograd comes to the next layer. Do not hold full
-      buckets back. Do not start buckets in another thread: this thread might start them too late.
+    - A bucket is full when all its gradients are ready. Start a bucket as soon as it is full and
+      all earlier buckets have started: in the hook of the parameter that completes the bucket,
+      before autograd comes to the next layer. Do not hold full buckets back. Do not start buckets
+      in another thread: this thread might start them too late.
     """
 
     def __init__(self, parameters: Iterable[Tensor], bucket_bytes: int) -> None:

@@ -190,8 +190,8 @@ def require_products_of_shards(run, p, passes):
             run,
             rank,
             needed,
-            f"The products with its own shards take {needed}, and those with whole weights"
-            f" {p.n * needed}. Multiply with the rank's shard, (D, D/{p.n}), not with a tensor"
+            f"The products with its own shards take {needed}, and the products with whole weights"
+            f" take {p.n * needed}. Multiply with the rank's shard, (D, D/{p.n}), not with a tensor"
             " that is as large as the full weight, (D, D).",
         )
 

@@ -191,7 +191,7 @@ def test_one_call(world, rng, collective):
 
 
 def require_one_operation(world, rng, collective, n):
-    """Fail unless a call on n ranks issues one operation, the collective, of the right size."""
+    """Fail unless a call on n ranks issues one operation: the collective, with the right size."""
     asked = [
         (dimensions, options)
         for dimensions in (1, 2, 3)
@@ -381,7 +381,8 @@ def test_in_rank_order(world):
     the last rank's action has ended
     """
     for n in SIZES:
-        # The first ranks' actions take longest. Without barriers, the later ranks overtake them.
+        # The lower the rank, the longer its action takes. Without barriers, a higher rank would
+        # begin before a lower rank has ended.
         actions = per_rank(
             *(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n))
         )

@@ -96,7 +96,7 @@ def test_broadcast_replaces_everything(world, rng):
     """broadcast_parameters overwrites any previous values, also infinities and NaN"""
     for n in (2, 3, 4):
         # If the root's values become nan, they were combined with values of other ranks. If a
-        # rank's result is inf, the values of rank 0 were copied instead of the root's.
+        # rank's result is inf, rank 0's values were copied instead of the root's values.
         values, of_others = rng.standard_normal((2, 3)), {0: np.inf, 2: np.nan, 3: np.inf}
         given = per_rank(
             *([np.full((2, 3), of_others[rank]) if rank != 1 else values] for rank in range(n))

@@ -258,7 +258,7 @@ def test_buckets_overlap(world, rng):
         # Here each layer has a bucket of its own.
         many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, asks=True, delays=delays)
         # Gradients become ready in the order 3, 2, 1, 4, 0. Weight 4 has the first bucket. As soon
-        # as the gradient of weight 4 is ready, all all-reduces except that of weight 0 can start.
+        # as the gradient of weight 4 is ready, every all-reduce but that of weight 0 can start.
         crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
         requests = [one.request for one in (*ahead, unused, waits, many, crossed)]
         *runs, of_unused, of_waits, of_many, of_crossed = world(n, *requests)

@@ -306,8 +306,8 @@ def _sends_chunks(run, rank, n, length):
 def _goes_round(run, n):
     """Fail unless, in each of the two phases, all ranks send in the same direction.
 
-    Every rank must have sent to its neighbours only. A rank that sends 2(n−1) times has phases of
-    n−1 sends. A rank that leaves out empty chunks may have shorter phases.
+    Call this only if every rank has sent only to its neighbours. A rank that sends 2(n−1) times has
+    phases of n−1 sends. A rank that leaves out empty chunks may have shorter phases.
     """
     if n == 2:  # the right neighbour is also the left one
         return

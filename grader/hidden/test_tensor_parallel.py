@@ -74,8 +74,8 @@ def test_shards_own_their_memory(world, rng):
         given = [
             (axis, wrap, square) for axis in ("columns", "rows") for wrap in (np.array, Strided)
         ]
-        # The pieces of these weights are contiguous inside the weight, so that contiguous() does
-        # not copy a piece.
+        # The pieces of these weights are contiguous inside the weight, so contiguous() does not
+        # copy a piece.
         given += [
             ("columns", np.array, row),
             ("rows", np.array, row.T),

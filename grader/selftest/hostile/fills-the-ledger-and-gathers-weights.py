@@ -4,7 +4,7 @@ threat: 27
 part: tensor_parallel
 extends: solutions
 some: hidden 4.2
-says: those with whole weights
+says: the products with whole weights
 """
 
 _right = tensor_parallel_forward

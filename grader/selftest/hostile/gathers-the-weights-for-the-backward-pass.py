@@ -5,7 +5,7 @@ part: tensor_parallel
 extends: solutions
 control: 4.1
 some: hidden 4.3, hidden 4.4
-says: those with whole weights
+says: the products with whole weights
 says: Multiply with the rank's shards
 """
 
