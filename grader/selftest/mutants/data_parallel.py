@@ -217,7 +217,7 @@ def train""",
     dist.scatter(mine, list(batch.contiguous().chunk(n)) if dist.get_rank() == 0 else None, src=0)
     return mine""",
         {"hidden shard_batch"},
-        "although every rank has the whole batch: scatter of",
+        "communicated (scatter of",
     ),
     Mutant(
         "the caller's list is changed, not the parameters",
