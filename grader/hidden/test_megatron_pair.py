@@ -122,7 +122,7 @@ def judge_pair(run, pair, x, upstream, trained):
     grad_x, of_pair = single_device.backward([pair.a, pair.b], saved, upstream)
     expected = [[*own, grad_x] for own in pair.gradients(of_pair)]
     frozen = [name for name, is_trained in zip(("column", "row", "x"), trained) if not is_trained]
-    note = f"; None for {' and '.join(frozen)}, without requires_grad" if frozen else ""
+    note = f"; None for {' and '.join(frozen)}: requires_grad is False" if frozen else ""
     run.returns(
         *(
             [g.astype(dtype) if is_trained else None for g, is_trained in zip(own, trained)]
