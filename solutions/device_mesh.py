@@ -1,4 +1,4 @@
-"""Part 7 · Two dimensions (8 points): tensor parallelism in a row, data parallelism in a column.
+"""Part 7 · Two dimensions (8 points): tensor parallelism in rows, data parallelism in columns.
 
     make test PART=device_mesh                              judge this file
     python -m handout.run device_mesh --world-size 4        watch a mesh of 2 × 2 ranks take a step
@@ -165,8 +165,9 @@ def mesh_step(
     x is not needed.) In the column, one all-reduce for each gradient, or one for all of them. Send
     all tensors in the dtype of the shards, and nothing else. Use the groups ``row`` and ``column``
     themselves, and no other group. Do not make a group in a step, because every rank would have to
-    take part. You may use other collectives if no rank sends more bytes. A rank computes with its
-    own rows of the batch and its own shards, and never gathers the rows or shards of other ranks.
+    take part. You may use other collectives if no rank then sends more bytes. A rank computes with
+    its own rows of the batch and its own shards, and never gathers the rows or shards of other
+    ranks.
 
     With a mesh of 2 × 1, one pair ([[a]], [[b]]) and rows [x₀] and [x₁]: if the gradients of the
     two rows' losses with respect to a are [[2]] and [[4]], both ranks return [[3]] for a.

@@ -7,7 +7,7 @@ Every rank has some of the layers, and the batch flows through all ranks.
 
 Rank s holds stage s: some consecutive layers. Stage 0 is the first. A stage sends its output to the
 next stage. In the backward pass it sends the gradient of its input to the previous stage. If the
-batch went through as a whole, all stages except one would always wait. So the batch is cut into m
+batch went through as a whole, only one stage would work at a time. So the batch is cut into m
 micro-batches of equal size that follow each other through the pipeline. The gradients of a stage's
 weights add up over the micro-batches.
 
@@ -298,7 +298,7 @@ def one_forward_one_backward_schedule(
         stage, num_stages, num_micro_batches: as in ``gpipe_schedule``.
     Returns:
         2m actions, as in ``gpipe_schedule``, and two more conditions hold:
-        - At no time are more than ``num_stages − stage`` micro-batches alive. A micro-batch is
+        - At any time, at most ``num_stages − stage`` micro-batches are alive. A micro-batch is
           alive between its forward pass and its backward pass.
         - In a simulation with equally fast stages, the schedules end as early as those of GPipe:
           after m + num_stages − 1 times the time of one forward and one backward pass.
@@ -393,7 +393,7 @@ def run_schedule(
             once forward and once backward (the message contains m: "a schedule of 6 actions for 4
             micro-batches").
 
-    About 40 lines, or 55 if you write out the two passes.
+    About 40 lines, or 55 with the code of the two passes through the layers.
     """
     # BEGIN SOLUTION 5.5: run_schedule
     rows = _micro_batch_rows(batch_size, num_micro_batches)
@@ -446,7 +446,7 @@ def run_schedule(
 def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
     """Problem 5.6 · Return the bubble in theory.
 
-    The bubble is the fraction of the time in which a stage waits, averaged over the stages. The
+    The bubble is the fraction of the total time that a stage waits, averaged over the stages. The
     result is the same for GPipe and 1F1B. Assume that all forward passes take the same time, that
     all backward passes take the same time, and that messages take no time. It makes no difference
     whether a backward pass takes longer than a forward pass.
@@ -472,12 +472,13 @@ def bubble_fraction(num_stages: int, num_micro_batches: int) -> float:
 def measured_bubble(timelines: list[list[Span]]) -> float:
     """Problem 5.6 · Return the bubble that was measured, from the spans that the stages recorded.
 
-    It is the same fraction as in ``bubble_fraction``. Nothing is communicated.
+    The bubble is the same fraction as in ``bubble_fraction``. Nothing is communicated.
 
     Args:
         timelines: for each stage its spans, ``Span(kind, micro_batch, start, end)``, in any order.
-            Spans of a stage do not overlap. A span is work, everything else is waiting. The total
-            time of each stage is from the first start to the last end of *any* stage, and not 0.
+            Spans of a stage do not overlap. A span is work, everything else is waiting. All stages
+            have the same total time: from the first start to the last end of *any* stage. It is
+            not 0.
     Returns:
         A number from 0 to 1: idle time of all stages / total time of all stages.
     Raises:

@@ -87,10 +87,10 @@ def interleaved_schedule(
 
     As in 1F1B, a stage first runs forward passes (the warm-up), then one forward and one backward
     pass in turn, then backward passes. But it processes the micro-batches in groups of n, such as 0
-    to n − 1 and then n to 2n − 1: all n micro-batches of a group go through its chunk 0, then all n
-    go through its chunk 1, and so on. After that comes the next group. The backward passes have the
-    same order, but go from the last chunk to the first. A part is 1/v of a stage, so the first
-    forward pass is shorter, and the next stages begin earlier.
+    to n − 1 and then n to 2n − 1: all n micro-batches of a group go through the stage's chunk 0,
+    then all n go through its chunk 1, and so on. After that comes the next group. The backward
+    passes have the same order, but go from the last chunk to the first. A part is 1/v of a stage,
+    so the first forward pass is shorter, and the next stages begin earlier.
 
     Args:
         stage: s, the stage whose schedule this is.
@@ -101,7 +101,7 @@ def interleaved_schedule(
         2·v·m actions: ``("F", c, i)`` and ``("BW", c, i)`` once for each chunk c and each
         micro-batch i. If all parts take equally long, three more conditions hold:
         - The schedules end after v·m + n − 1 times the time of one F and one BW of a chunk.
-        - At no time are more activations alive on stage s than 2(n − s − 1) + (v − 1)·n + 1. (If
+        - At any time, at most 2(n − s − 1) + (v − 1)·n + 1 activations are alive on stage s. (If
           v > 1, the warm-up in the paper has 2(n − s − 1) + (v − 1)·n forward passes, or all v·m
           forward passes if these are fewer.)
         - With v = 1 the schedule is 1F1B. Then at most n − s activations are alive.
@@ -167,9 +167,9 @@ def backward_input(weights: list[Tensor], saved: Saved, grad_y: Tensor) -> tuple
     ``torch.ops.aten.gelu_backward(grad_y, z)`` is grad_y ⊙ gelu′(z). Compute no gradient of a
     weight here: for each layer, one product of matrices is enough. The checks count these products,
     so multiply with torch, in the thread that calls your function. A check also measures the
-    processor time: B of a layer with D = 1024 and B/m = 128 may take at most 1.5 times as long as
-    the formulas of grad_z and grad_x. Inputs must stay unchanged. They may be non-contiguous, and
-    are float32 or float64.
+    processor time. For one layer with D = 1024, and 128 rows, ``backward_input`` may take at most
+    1.5 times as long as the computation of grad_z and grad_x alone. Inputs must stay unchanged.
+    They may be non-contiguous, and are float32 or float64.
 
     Args:
         weights: the k weights of the chunk, (D, D) each, in the order of the layers.

@@ -402,8 +402,8 @@ def to_experts(rows: Tensor, routes: Routes) -> Tensor:
         ValueError: the number of rows is not the number of tokens ("3 rows for 4 tokens").
 
     Traffic: one all-to-all. It sends each row once, without padding. The parts differ in length, so
-    use ``all_to_all_single`` with split sizes: gloo's ``all_to_all`` takes only lists of equal
-    tensors.
+    use ``all_to_all_single`` with split sizes: gloo's ``all_to_all`` takes only tensors of equal
+    size.
 
     With the routes of the example of ``exchange_routes``, and rows [[1], [2], [3]] and [[4]]: rank
     0 returns [[2]], rank 1 [[1], [3], [4]].

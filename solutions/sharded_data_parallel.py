@@ -133,9 +133,9 @@ class ZeroAdamW:
         Set ``self.optimizer`` to a ``torch.optim.AdamW`` over one tensor, this rank's
         ``flat_shard`` of the weights. Its two moments then have P/n entries each.
 
-        Memory: between two steps, a rank holds the weights, and 1/n of the weights, of the
-        gradients and of each moment. In addition, it holds at most two flat buffers, each as large
-        as all weights: one for the gradients, one for the weights.
+        Memory: between two steps, a rank holds all weights, and its flat shards (1/n) of the
+        weights, of the gradients and of each moment. In addition, it holds at most two flat
+        buffers, each as large as all weights: one for the gradients, one for the weights.
         About 4 lines.
         """
         # BEGIN SOLUTION 6.2: ZeroAdamW
@@ -271,7 +271,7 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
 
     With 2 ranks and one layer [[w]], w is on rank 0 and the padding on rank 1. If the local
     gradients are [[2]] and [[4]], rank 0 returns [3] and rank 1 returns [0].
-    About 20 lines by hand.
+    About 20 lines if you do not use autograd.
     """
     # BEGIN SOLUTION 6.3: fully_sharded_step
     _require_shards(shards, x)
