@@ -164,7 +164,7 @@ def require_little_memory(world, rng, n, m=8, layers=5):
         alive = n - rank
         kept = (
             f"In 1F1B this rank has at most {alive} micro-batch{'es' * (alive > 1)} alive at a"
-            f" time, which need{'s' * (alive == 1)}"
+            f" time. {'They need' if alive > 1 else 'It needs'}"
         )
         # If the other micro-batches were kept, they would take (m - alive) * saved bytes. One
         # quarter of this is allowed. The last term is the memory that a step itself needs.
@@ -179,8 +179,8 @@ def require_little_memory(world, rng, n, m=8, layers=5):
             f" {m * saved / 2**20:.0f} MiB."
         )
         text += (
-            " After a micro-batch's backward pass, something still keeps the values that its"
-            " forward pass saved, perhaps not as tensors."
+            " After a micro-batch's backward pass, does something still keep the values that its"
+            " forward pass saved, perhaps not as tensors?"
         )
         text += imports_note(of_tiny.own_growth(rank), 8 * message)
         run.require(grown is None or grown <= most, text)

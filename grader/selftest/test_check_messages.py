@@ -305,8 +305,8 @@ def test_one_micro_batch_is_singular(monkeypatch):
     )
     rng = np.random.default_rng(0)
     pipeline_memory.require_little_memory(lambda n, *requests: [run, run], rng, 3)
-    assert " 3 micro-batches alive at a time, which need " in texts[0]
-    assert " 1 micro-batch alive at a time, which needs " in texts[2]
+    assert " 3 micro-batches alive at a time. They need " in texts[0]
+    assert " 1 micro-batch alive at a time. It needs " in texts[2]
 
 
 @pytest.mark.parametrize(
