@@ -80,7 +80,7 @@ def test_groups(world):
             if_none=mesh.NO_GROUP,
         )
     wrong.raises_value_error("2", "3", "4")
-    below_zero.raises_value_error("-2", because="Each side of a mesh is at least 1.")
+    below_zero.raises_value_error("-2", because="D and T must be at least 1.")
 
 
 IN_GROUPS = {"driver": "in_groups"}

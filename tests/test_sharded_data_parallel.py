@@ -225,9 +225,9 @@ def test_whole_layers_are_freed(world):
         run.require(
             peak <= most,
             f"During a matrix product, rank {rank} held as many bytes as {peak / layer:.1f} whole"
-            f" layers. {most / layer:.1f} are enough: two for whole layers, one for the shards of"
-            " the gradients, and half a layer for small tensors. Which variable still holds a"
-            " layer, a gradient, or a flat copy of a layer or gradient?",
+            f" layers. {most / layer:.1f} are enough: two for a layer and its gradient, one for the"
+            " shards of all gradients, and half a layer for small tensors. Which variable still"
+            " holds a layer, a gradient, or a flat copy of a layer or gradient?",
         )
 
 
@@ -283,8 +283,8 @@ def test_prefetched_step(world):
             )
             text += (
                 f"Start the gather of layer {next_layer} before you compute layer {layer}. (If your"
-                " code does this: does it also gather shards[l − 1] for l = 0? That is the last"
-                " layer.)"
+                " code does this: does it gather shards[l − 1] also for l = 0? shards[-1] is the"
+                " last layer.)"
                 if started < due
                 else "Gather one layer ahead, not more."
             )

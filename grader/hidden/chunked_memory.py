@@ -9,7 +9,8 @@ MIB = 2**20
 # A measurement that is a little above its limit may be noise, so it is repeated. If a measurement
 # is far above its limit, the check fails immediately. Otherwise a submission that keeps tensors
 # only in some runs, drawn at random, could pass in a repeated measurement.
-MEMORY_RUNS = 3  # one of these runs must take little memory, and no run far too much
+# In one of these runs, the memory must be within the limit. In no run may it be far above it.
+MEMORY_RUNS = 3
 # A measurement is far above its limit if it exceeds the limit by this many messages. On a machine
 # with a load of 12 on 2 cores, right programs stayed at least 12 messages below the limit in a
 # step, and 5.6 in B. If a program kept a copy of each z, a step exceeded the limit on some rank by
@@ -80,10 +81,10 @@ def require_z_freed(world, rng, times=24):
         if grown > most + FAR_IN_B * p.message:
             break
     text = (
-        f"backward_input was called for {times} micro-batches of one layer. They all have the same"
-        f" x."
-        f" According to the operating system, the process then held {grown / MIB:.1f} MiB more than"
-        f" before. grad_x and grad_z need {needed / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
+        f"backward_input was called for {times} micro-batches. Each call had one layer and the same"
+        " x. According to the operating system, the process then held"
+        f" {grown / MIB:.1f} MiB more than before. All grad_x and grad_z together need"
+        f" {needed / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
     )
     note = imports_note(of_tiny.own_growth(0), 32 * p.message)
     run.require(False, f"{text} {KEEP_NO_Z}{note}")
@@ -140,8 +141,8 @@ def _too_much(run, of_tiny, p, stages, reason, limit):
             note = imports_note(of_tiny.own_growth(rank), 32 * p.message)
             text = (
                 f"according to the operating system, rank {rank}'s process took {grown / MIB:.1f}"
-                f" MiB. At most {alive} of {p.m} micro-batches may be alive at a time. They need"
-                f" {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
+                f" MiB. At most {alive} of {p.m} micro-batches may be alive at a time. These"
+                f" {alive} need {alive * p.saved / MIB:.1f} MiB; {most / MIB:.1f} MiB are allowed."
                 f" {reason}{note}"
             )
             found.append((grown - most, text))

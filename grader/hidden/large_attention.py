@@ -122,8 +122,8 @@ class LargeAttention(SharedCalls):
                     f" {grown[rank] / MIB:.2f} MiB in addition to its arguments when it"
                     f" communicated in the {way} pass. A tensor (T/{self.n}, d) has"
                     f" {self.shard_bytes / MIB:.2f} MiB, so this is as much as {tensors:.1f} such"
-                    f" tensors. More than {most} are too many, including the tensors that are being"
-                    " sent or received."
+                    f" tensors. At most {most} are allowed. This number includes the tensors that"
+                    " are being sent or received."
                 )
                 likely = (
                     "Does a rank collect the keys or the values of all ranks? Use a block when it"

@@ -7,7 +7,7 @@ from grader.reference import schedules
 def moments_to_hold(n, m):
     """Return pairs (rank, k): the rank is held before its k-th send.
 
-    While the rank is held, other stages wait for an activation after a forward or a backward pass,
+    While the rank is held, other stages wait for an activation (after a forward or a backward pass)
     or for a gradient. The last stage may also wait until its first send has ended.
     """
     middle = [(1, 2)] if n > 2 else []

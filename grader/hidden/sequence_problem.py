@@ -45,7 +45,7 @@ def cast(value, dtype):
 
 
 class SharedCalls:
-    """Builds the calls for a problem. If ``mixed`` is True, each rank has other memory layouts."""
+    """Builds the calls for a problem. If ``mixed`` is True, memory layouts differ between ranks."""
 
     n: int
     dtype: type

@@ -29,7 +29,7 @@ SUMS = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def probes(forward, backward):
-    """Return two lists of probes, for the forward and the backward pass, with one for each layer.
+    """Return two lists of probes, for the forward and the backward pass: one probe for each layer.
 
     A probe returns the factor of its layer: see the driver ``followed_layers``.
     """
@@ -89,17 +89,19 @@ def require_gathers(run, layers, layer_bytes):
     brought = sum(o.traffic for o in every if o.kind not in SUMS) / n
     shown = listed(run.operations(0))
     text = (
-        f"The ranks gather {brought / one:.1f} layers, but {2 * layers - 1} are needed:"
-        f" {layers} in the forward pass, and {layers - 1} in the backward pass, because a rank may"
-        " keep only the last layer. Did a rank keep other layers? (Every operation that does not"
-        f" add up tensors counts as a gather. Rank 0 issued: {shown})"
+        f"The ranks send the bytes of {brought / one:.1f} gathers of a layer, but"
+        f" {2 * layers - 1} gathers are needed: {layers} in the forward pass, and {layers - 1} in"
+        " the backward pass. For the backward pass, a rank may keep only the last layer. Did a rank"
+        " keep other layers? (Every operation that does not add up tensors counts as a gather."
+        f" Rank 0 issued: {shown})"
     )
     run.require(brought >= (2 * layers - 1) * one - 0.5, text)
     sent = sum(operation.traffic for operation in every) / n
     needed = (3 * layers - 1) * one
     text = (
-        f"Each rank sends {sent:.0f} bytes, but {needed:.0f} are needed: for the gathers, and for"
-        f" one reduce-scatter of each of the {layers} layers. ({shown})"
+        f"On average, a rank sends {sent:.0f} bytes, but {needed:.0f} are needed: for the gathers,"
+        f" and for a reduce-scatter of the gradient of each of the {layers} layers. (Rank 0 issued:"
+        f" {shown})"
     )
     run.require(sent >= needed - 0.5, text)
 
@@ -159,7 +161,7 @@ def require_own_rows(run, rank, p):
         run,
         rank,
         needed,
-        f"Its own rows take {needed}, and those of all ranks take {p.n * needed}. Does the rank"
+        f"Its own rows take {needed}, and the rows of all ranks take {p.n * needed}. Does the rank"
         " compute with the rows of other ranks? Reduce-scatter the gradients of its own rows.",
     )
 
@@ -255,8 +257,8 @@ class LargeModel:
             *((np.array(loss), own) for loss, own in zip(losses, told)),
             tolerance=rounding(np.float64),
             select=lambda r: (r["value"][0], [np.array(float(f)) for f in r["value"][1]]),
-            label="the pair of [0] the local loss and [1] a weighted sum of the entries of each"
-            " gradient's shard,",
+            label="the pair of [0] the local loss and [1] the list with a weighted sum of the"
+            " entries of each gradient's shard,",
         )
         self._has_shards(run)
 
@@ -300,9 +302,9 @@ class LargeModel:
                     f"according to the operating system, rank {rank}'s process took"
                     f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients"
                     f" have {there / MIB:.0f} MiB. In addition, memory for {layers} whole layers"
-                    f" of {self.layer_bytes / MIB:.1f} MiB each is enough. This includes copies"
-                    " for communication, data that no rank has received yet, and results for"
-                    " which the rank has not waited yet."
+                    f" of {self.layer_bytes / MIB:.1f} MiB each is enough. This memory includes"
+                    " copies for communication, sent data that no rank has received yet, and"
+                    " results for which the rank has not waited yet."
                 )
                 everything = there + 2 * self.layers * self.layer_bytes
                 text += (
@@ -432,7 +434,8 @@ def require_order(run, rank, layers, shard_bytes):
         text = f"{when} started {started} all-gathers; {due} were expected."
         following = f"layer {l - 1 if name == BACKWARD else l + 1}"
         likely = f"Start the gather of {following} before you compute layer {l}. (If your code does"
-        likely += " this: does it also gather shards[l − 1] for l = 0? That is the last layer.)"
+        likely += " this: does it gather shards[l − 1] also for l = 0? shards[-1] is the last"
+        likely += " layer.)"
         run.require(started >= due, f"{text} {likely}")
         likely = (
             "Each layer that waits for its turn takes memory: gather one layer ahead, not more."

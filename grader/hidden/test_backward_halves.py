@@ -19,7 +19,8 @@ from grader.reference.counting import counted
 
 # A measurement that is a little above its limit may be noise, so it is repeated. If a measurement
 # is far above its limit, the check fails immediately.
-MEASUREMENTS = 3  # B must take little time in one of these runs, and far too much in none
+# In one of these runs, the time of B must be within the limit. In no run may it be far above it.
+MEASUREMENTS = 3
 
 
 def chunk_problems(rng):
@@ -150,7 +151,7 @@ def require_no_more_than_its_products(world, rng, times=12):
         f" The grader computed the same grad_z and grad_x in {of_driver:.1f} ms. Up to"
         f" {1.5 * of_driver:.1f} ms are allowed. Does backward_input also compute the gradients of"
         " the weights, perhaps with numpy or in another thread? backward_weights does that. Or does"
-        " it copy a weight (a transpose needs no copy), or change its dtype?"
+        " backward_input copy a weight (a transpose needs no copy), or change its dtype?"
     )
     run.require(False, text)
 
@@ -158,8 +159,8 @@ def require_no_more_than_its_products(world, rng, times=12):
 @number("8.2")
 @weight(0.25)
 def test_input_frees_z(world, rng):
-    """backward_input keeps only grad_z and x of each layer, and makes no copies (in any layout); z
-    is freed when the caller drops it
+    """backward_input keeps only grad_z and x of each layer, and does not copy x (in any
+    layout); z is freed when the caller drops it
     """
     for layers in (1, 4):
         p = ChunkProblem(rng, layers=layers, rows=6)

@@ -70,7 +70,7 @@ def test_coordinates_misuse(world):
         for place, shape in negative
     ]
     for run, (_, wrong) in zip(world(1, *(request for request, _ in requests)), requests):
-        because = "Negative numbers are never on a mesh." if min(wrong) < 0 else ""
+        because = "Negative ranks and coordinates are never on a mesh." if min(wrong) < 0 else ""
         run.raises_value_error(*dict.fromkeys(map(str, wrong)), because=because)
 
 
@@ -130,8 +130,8 @@ def test_groups(world, rng):
 @number("7.1")
 @weight(0.25)
 def test_every_rank_makes_every_group(world, rng):
-    """Every rank makes every group, also groups that it is not in; later meshes of any shape get
-    the right groups
+    """Every rank makes every group, also groups that it is not in; later calls, for meshes of
+    any shape, also return the right groups
     """
     for shape in (SQUARE, (2, 3)):
         own = tokens(rng, Mesh(shape).size)
@@ -199,5 +199,5 @@ def test_groups_misuse(world, rng):
             run.raises_value_error(
                 *dict.fromkeys(map(str, too_small or (*shape, n))),  # each number once
                 given=f"a mesh of {named(shape)}",
-                because="A side of a mesh is at least 1." if too_small else "",
+                because="D and T must be at least 1." if too_small else "",
             )

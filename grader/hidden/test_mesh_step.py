@@ -28,9 +28,9 @@ class Problem:
         """Draw the model and the batch.
 
         Each row of the mesh has ``rows`` samples of the batch. Each rank has ``hidden`` columns of
-        the first weight of each pair, and in every second pair one more. If ``hidden`` is much
-        larger than ``rows``, the shards of the weights are much larger than the activations: see
-        ``keeps_shards``.
+        the first weight of each pair, and in every second pair one column more. If ``hidden`` is
+        much larger than ``rows``, the shards of the weights are much larger than the activations:
+        see ``keeps_shards``.
 
         The model and the batch are drawn again while gelu is flat: see ``single_device.is_flat``.
         """
@@ -145,7 +145,7 @@ class Problem:
 MIXED = "another on each rank"
 SHARDS_STAY = (
     "Do the ranks of the row gather weights, or gradients of weights? Each rank multiplies by its"
-    " own shards, and only partial sums of shape (rows, K) are sent in a row."
+    " own shards. In its row, it sends only partial sums of shape (rows, K)."
 )
 
 
@@ -249,7 +249,7 @@ def _require_given_groups(run, mesh, rank):
         sentence = (
             f"rank {rank} issues the {operation} in a group of the ranks {ranks}. This group is not"
             " one of the two groups that mesh_step got"
-            + (", although it has the same ranks." if is_same else ".")
+            + (", although it has the same ranks as this rank's row or column." if is_same else ".")
             + (f" The rank made this group itself: {own}." if own else "")
             + f" Pass group={name}, the argument of mesh_step. All ranks must take part in making a"
             " group. So groups are made once, before the first step, and every step uses them."

@@ -264,7 +264,7 @@ def test_mixture_traffic(world, rng):
         counts, gate = 8 * p.each * (n - 1), 2 * (n - 1) / n * p.gate.astype(dtype).nbytes
         most = with_empty(moved, n, exchanges=2)
         require_traffic(forward, [counts + own for own in most], UNPADDED, least=moved)
-        sentence = f"{UNPADDED} In the backward pass, add one all-reduce of the gate's gradient."
+        sentence = f"{UNPADDED} The backward pass also needs one all-reduce of the gate's gradient."
         least = [gate + own for own in moved]
         require_traffic(backward, [gate + own for own in most], sentence, least)
     for n in SIZES:
@@ -341,7 +341,7 @@ def shapes_of(name, given):
         elif key == "weights":
             of_rank[key] = " and ".join(str(weight.shape) for weight in own)
         elif key == "routes":
-            of_rank[key] = f"of {len(own[0])} tokens here, {sum(own[2])} arrive"
+            of_rank[key] = f"of {len(own[0])} own and {sum(own[2])} arriving tokens"
         elif key == "experts":
             of_rank[key] = str(own)
     return of_rank

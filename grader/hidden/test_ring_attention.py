@@ -117,7 +117,7 @@ def test_ring_traffic(world, rng):
             forward, backward = world(n, p.forward(), p.backward())
             p.has_output(forward)
             p.has_gradients(backward)
-            because = "Blocks travel around the ring, from each rank to the next one."
+            because = "Blocks travel around the ring, from each rank to the next rank."
             # In the backward pass, the gradients of a block may start on their way around the ring
             # at the second rank that has the block.
             there, back = (2 * (n - 1), 2 * (n - 1)), (2 * (2 * n - 1), 4 * (n - 1))
@@ -128,7 +128,7 @@ def test_ring_traffic(world, rng):
                         towards = 1 if operation.kind == "send" else -1
                         run.require(
                             operation.peer == (rank + towards) % n,
-                            f"rank {rank} issued a {operation}. {because}",
+                            f"rank {rank} issued the {operation}. {because}",
                         )
                 sentence = f"Send at most {steps} tensors of T/n rows, {p.shard_bytes} bytes each."
                 needed = [least] * n

@@ -139,8 +139,8 @@ def test_pair_keeps_no_rows(world, rng):
         # A right program keeps y and perhaps one more tensor: 2 shards. A program that keeps y and
         # the gathered rows holds 5 shards, or 4 if it does not gather the rank's own rows. At most
         # 1.2 shards are subtracted above. The limit of 2.6 shards and these 1.2 are together less
-        # than 4. So a program that keeps the gathered rows fails, even if it took useless memory in
-        # the first call.
+        # than 4. So a program that keeps the gathered rows fails, even if it took memory for no
+        # reason in the first call.
         text += imports_note(of_tiny.own_growth(rank), 1.2 * shard)
         run.require(grown <= 2.6 * shard, text)
 

@@ -64,7 +64,7 @@ def test_sharded_loss(world, rng):
 @weight(0.5)
 def test_sharded_traffic(world, rng):
     """fully_sharded_step sends at most 3(n−1)/n times the bytes of the weights, and gathers each
-    layer twice, or the last layer only once
+    layer twice (for the last layer, one gather is enough)
     """
     for n in (2, 3, 4):
         # The rows of a rank have more bytes than a layer: activations must stay where they are.
@@ -80,7 +80,7 @@ def test_sharded_traffic(world, rng):
 @weight(0.25)
 def test_two_layers_alive(world, rng):
     """fully_sharded_step never has more than two whole layers alive, for any number of layers; a
-    rank computes with its own rows
+    rank computes only with its own rows
     """
     for n in (2, 3, 4):
         for layers in (3, 8):

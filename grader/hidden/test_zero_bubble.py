@@ -37,8 +37,8 @@ def zero_bubble(world, rng, shapes=tuple(ZERO_BUBBLE)):
 @number("8.3")
 @weight(0.25)
 def test_zero_bubble(world, rng):
-    """The zero-bubble schedule holds each F, B and W once, in an order that all stages can execute
-    together
+    """The zero-bubble schedule contains each F, B and W once, in an order that all stages can
+    execute together
     """
     zero_bubble(world, rng)
     require_new_list(world, "zero_bubble_schedule", 1, 3, 4)

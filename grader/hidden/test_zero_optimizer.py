@@ -172,8 +172,8 @@ def test_zero_traffic(world, rng):
                 known_mistakes=p.mistakes,
             )
             sentence = (
-                f"Each of the {p.steps} steps needs only one reduce-scatter and one all-gather of"
-                f" {p.bytes} bytes."
+                f"Each of the {p.steps} steps needs only one reduce-scatter and one all-gather, of"
+                f" {p.bytes} bytes each."
             )
             most = p.steps * 2 * (n - 1) / n * p.bytes
             require_traffic(run, most, sentence, np.dtype(p.dtype).itemsize)
@@ -223,9 +223,9 @@ def test_zero_memory(world, rng):
     large.returns(*[sums] * n, tolerance=CLOSE, label=label, otherwise=more)
     rests.values()
     sentence = (
-        f"Each of the {steps} steps needs only one reduce-scatter and one all-gather of {whole}"
-        " bytes. Does every rank get the averages of all gradients? A rank needs only the averages"
-        " of its shard."
+        f"Each of the {steps} steps needs only one reduce-scatter and one all-gather, of {whole}"
+        " bytes each. Does every rank get the averages of all gradients? A rank needs only its"
+        " shard of these averages."
     )
     require_traffic(large, steps * 2 * (n - 1) / n * whole, sentence)
     # A rank needs the weights, its shards of the weights, of the gradients and of the two moments,
@@ -237,9 +237,9 @@ def test_zero_memory(world, rng):
         grown -= min(imported(large, rank), whole)
         text = (
             f"according to the operating system, rank {rank}'s process holds {grown / MIB:.0f}"
-            f" MiB between two steps. {right_size / MIB:.0f} MiB are enough. They hold all"
-            f" weights ({whole / MIB:.0f} MiB), two flat buffers of the same size, and the rank's"
-            f" flat shards (1/{n}) of the weights, the gradients and AdamW's two moments. Does"
+            f" MiB between two steps. {right_size / MIB:.0f} MiB are enough for all weights"
+            f" ({whole / MIB:.0f} MiB), two flat buffers of this size each, and the rank's flat"
+            f" shards (1/{n}) of the weights, the gradients and AdamW's two moments. Does"
             " every rank hold the whole state?"
         )
         text += imports_note(imported(large, rank), whole)

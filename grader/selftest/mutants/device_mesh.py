@@ -167,7 +167,7 @@ MUTANTS = [
         "    if not 0 <= rank < num_rows * num_columns:\n",
         "    if not -num_rows * num_columns <= rank < num_rows * num_columns:\n",
         {"hidden coordinates_misuse"},
-        "Negative numbers are never on a mesh",
+        "Negative ranks and coordinates are never on a mesh",
     ),
     mutant(
         "any place is on the mesh",
@@ -333,7 +333,7 @@ _MADE: list = []
         SIZE,
         "    if num_rows * num_columns != n:\n",
         {"hidden groups_misuse"},
-        "A side of a mesh is at least 1",
+        "D and T must be at least 1",
     ),
     # ——— 7.2
     mutant(
@@ -666,7 +666,7 @@ _MADE: list = []
         SIZE,
         "    if n > 1 and min(shape) < 1 or num_rows * num_columns != n:\n",
         {"hidden groups_misuse"},
-        "A side of a mesh is at least 1",
+        "D and T must be at least 1",
     ),
     mutant(
         "one rank checks no weights",

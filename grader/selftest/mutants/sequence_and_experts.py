@@ -926,7 +926,7 @@ MUTANTS = [
     grad_gate = total.to(grad_gate.dtype)
 """,
         {"hidden mixture_traffic"},
-        "add one all-reduce of the gate's gradient",
+        "also needs one all-reduce of the gate's gradient",
     ),
     mutant(
         "send the tokens one by one",
