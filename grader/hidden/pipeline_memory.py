@@ -196,8 +196,8 @@ UNDER_WAY, UNDER_WAY_MEASURED = 5, 12
 # Two parts of a run, as fractions of its length, without its warm-up and its cool-down.
 EARLY, LATE = (0.2, 0.4), (0.7, 0.9)
 MADE_AT_FIRST = (
-    "Does your code make something for all micro-batches at the start, for example the tensors to"
-    " receive into?"
+    "Does your code allocate memory for all micro-batches at the start, for example for all"
+    " messages that it will receive?"
 )
 
 

@@ -94,7 +94,7 @@ def test_each_half_does_its_own_work(world, rng):
             done = sum(entry.amount for entry in run.require_products(0, least))
             text = (
                 f"{name} computed {done} floating-point operations in products of matrices, for"
-                f" {counted(layers, 'layer')}. One product for each layer takes"
+                f" {counted(layers, 'layer')}. With one product for each layer, it would be"
                 f" {layers * product}."
             )
             more = " Does it also compute the gradients of the weights? backward_weights does that."

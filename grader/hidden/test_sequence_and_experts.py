@@ -185,10 +185,10 @@ def require_no_scale(run, other, rank, way):
         for name, before, found, slack in zip(("squares", "fourth powers"), *sums, (0.1, 0.2)):
             text = (
                 f"rank {rank}, {way}: when half of the rows of x are divided by {SMALLER},"
-                f" operation {i} sends other numbers. The sum of their {name} changes from"
-                f" {before:.3g} to {found:.3g}. This sum must not change: normalised rows do not"
-                " depend on the scale of a row of x. The products and gradients that are"
-                " computed from normalised rows do not depend on this scale, either."
+                f" operation {i} (counted from 1) sends other numbers. The sum of their {name}"
+                f" changes from {before:.3g} to {found:.3g}. This sum must not change: normalised"
+                " rows do not depend on the scale of a row of x. The products and gradients that"
+                " are computed from normalised rows do not depend on this scale, either."
             )
             likely = "Normalise before the all-gather, and call normalize_backward after the sum."
             run.require(abs(found - before) <= slack * max(found, before), f"{text} {likely}")

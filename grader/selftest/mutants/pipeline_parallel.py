@@ -2174,7 +2174,7 @@ MUTANTS = [
     _, received = _exchange(rows, weights[0], receive_from=sources[0])
 """,
         {"hidden run_schedule_frees_what_was_sent"},
-        "Does your code make something for all micro-batches at the start",
+        "Does your code allocate memory for all micro-batches at the start",
     ),
     Mutant(
         "the bubble of m + n time slots",
