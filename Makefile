@@ -31,7 +31,7 @@ $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(valu
 FOR_TEST := LOCKSTEP_COURSE=/dev/null LOCKSTEP_CASES="$${LOCKSTEP_CASES:-first}"
 test: how-long
 how-long: $(READY)
-	@$(if $(K)$(PART)$(IMPL),:,echo "This takes about 4 minutes on two cores. The long tests have commands of their own: make lists them.")
+	@$(if $(K)$(PART)$(IMPL),:,echo "This takes about 6 minutes on two cores. The long tests have commands of their own: make lists them.")
 # A new sample each time, unless SAMPLE_SEED repeats one.
 export LOCKSTEP_SAMPLE_SEED := $(or $(value SAMPLE_SEED),$(shell date +%s))
 # END INSTRUCTOR
@@ -188,7 +188,7 @@ matrix: $(READY)  ## grade solutions and stubs with the oldest and the newest Py
 bench: $(READY)  ## measure how fast worlds, verdicts and grading are, compared with torch's own implementations; BENCH='--times 1'
 	$(PY) -m grader.selftest.bench $$BENCH
 
-fuzz: $(READY)  ## try 120,000 hostile frames and as many submissions; FUZZ='intake --seed S --only N' repeats one
+fuzz: $(READY)  ## send 120,000 broken inputs each to the judge, to the hub and to the intake; FUZZ='intake --seed S --only N' repeats one
 	$(PY) -m grader.selftest.fuzz $$FUZZ
 
 gpu-check: $(READY)  ## find out what a machine with GPUs can do, in one table (15 minutes)

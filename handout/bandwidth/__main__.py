@@ -10,8 +10,8 @@ itself, on one machine or on many. Rank 0 prints a table, and writes it to ``<ou
 bytes of the whole array. Each size is rounded down so that the array can be cut into n equal parts,
 one for each of the n ranks. A part has at least one entry, so very small sizes are rounded up. In
 the files, times are in seconds and bandwidths in GB/s. Ctrl-C ends the sweep and keeps the finished
-rows. Ranks that have not ended 20 seconds later are killed. A second Ctrl-C, more than a second
-after the first, ends the program at once.
+rows. Ranks that have not ended 20 seconds after Ctrl-C are killed. A second Ctrl-C, more than a
+second after the first, ends the program immediately.
 
 By default there is one rank for each GPU, but at most 4. With fewer than two GPUs, or with
 ``--device cpu``, there is one rank for each core, at least 2 and at most 4. ``--device cuda`` with
@@ -100,7 +100,7 @@ def parse() -> argparse.Namespace:
         type=whole(2),
         default=2,
         metavar="F",
-        help="ratio of one size to the one before (default 2)",
+        help="ratio of each size to the previous size (default 2)",
     )
     say(
         "--world-size",

@@ -23,9 +23,9 @@ def back_to_back(
 ) -> float:
     """Return the seconds of one call on this rank, from two CUDA events around all calls.
 
-    Nothing waits between the calls, as in nccl-tests. So the host starts a call while the previous
-    call still runs, and the time to start a call is hidden. This matters for small sizes. The
-    stopwatch waits after every call, so its times include the time to start the call.
+    The program does not wait between the calls, as in nccl-tests. So the host starts a call while
+    the previous call still runs, and the time to start a call is hidden. This matters for small
+    sizes. The stopwatch waits after every call, so its times include the time to start the call.
 
     Args:
         event: makes an event, as ``torch.cuda.Event`` does.

@@ -37,7 +37,7 @@ def agree(*mine: bool) -> list[bool]:
 
 def allocate(collective: str, size: int, dtype: torch.dtype) -> Case | None:
     """Return buffers for S = ``size`` bytes, or None on every rank if a rank lacks the memory."""
-    # Before any rank looks at the memory, all must have freed the previous case's buffers.
+    # Before a rank looks at the memory, all ranks must have freed the previous case's buffers.
     agree()
     count, case = size // dtype.itemsize, None
     own = sum(entries(collective, count, dist.get_world_size(), dist.get_rank())) * dtype.itemsize
