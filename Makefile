@@ -31,7 +31,7 @@ $(foreach word,$(WORDS),$(if $(value $(word)),$(eval override $(word) := $$(valu
 FOR_TEST := LOCKSTEP_COURSE=/dev/null LOCKSTEP_CASES="$${LOCKSTEP_CASES:-first}"
 test: how-long
 how-long: $(READY)
-	@$(if $(K)$(PART)$(IMPL),:,echo "This takes about 6 minutes on two cores. The long tests have commands of their own: make lists them.")
+	@$(if $(K)$(PART)$(IMPL),:,echo "This takes about 5 minutes on two cores. The long tests have commands of their own: make lists them.")
 # A new sample each time, unless SAMPLE_SEED repeats one.
 export LOCKSTEP_SAMPLE_SEED := $(or $(value SAMPLE_SEED),$(shell date +%s))
 # END INSTRUCTOR

@@ -110,6 +110,10 @@ def train(
     A hint: AdamW divides each gradient by the gradient's own magnitude. So training looks almost
     the same with gradients that are n times too large. But the state of the optimizer shows the
     difference, and the checks compare this state.
+
+    With 2 ranks, one weight [[1]], one step, lr = 0.1, and local gradients [[2]] and [[4]]:  the
+    step uses the gradient [[3]]. The weight becomes [[0.899]] on both: AdamW subtracts lr · 0.01 of
+    it (weight decay), and in its first step lr · g/|g| = lr.
     About 12 lines.
     """
     raise NotImplementedError("Problem 3.4: train")

@@ -8,7 +8,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import Tolerance, call, per_rank, rounding
 from grader.reference import benchmark_rows, stopwatches
-from grader.reference.counting import often
+from grader.reference.counting import counted, often
 
 CLOSE = rounding(np.float64)
 FIT = Tolerance(1e-4, "a least-squares fit of two unknowns, by any algorithm")
@@ -314,8 +314,8 @@ def test_sweep(world):
     run.require(made is not None, benchmark_rows.NO_ROWS)
     run.require(
         len(made) == 4,
-        f"the sweep yielded {len(made)} rows. It must yield one row for each collective at each"
-        " size, 4 in all.",
+        f"the sweep yielded {counted(len(made), 'row')}. It must yield one row for each"
+        " collective at each size, 4 in all.",
     )
     runs = order.count("run")
     run.require(

@@ -62,7 +62,8 @@ class Slip:
     """A mistake that an exception of Python, torch or gloo shows, with the sentence about it.
 
     A slip applies if the exception's text contains all ``texts``, and the exception occurred in one
-    of the functions ``inside``. In ``inside``, ``OWN_LINE`` stands for the student's own line. If
+    of the functions ``inside``. In ``inside``, ``OWN_LINE`` stands for the student's own line. A
+    function of the student's files counts if it has the innermost line of these files. If
     ``inside`` is empty, the place does not matter. The message has only the first slip that
     applies.
     """
@@ -73,7 +74,8 @@ class Slip:
 
     def applies(self, raised: Raised) -> bool:
         """Return whether this mistake explains an exception."""
-        is_here = not self.inside or raised.inside in self.inside
+        functions = {raised.inside, *(line["function"] or None for line in raised.lines[-1:])}
+        is_here = not self.inside or not functions.isdisjoint(self.inside)
         return is_here and all(text in raised.text for text in self.texts)
 
 

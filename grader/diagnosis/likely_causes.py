@@ -87,7 +87,7 @@ def likely_cause(report: WorldReport, waiting: list[Waiting], call: int) -> list
         have_exchanged = all(earlier_pairs(report, w.operation) for w in waiting)
         return [
             likely_line(
-                f"{_who(report, waiting, 'send')} first and nobody is there to receive. A"
+                f"{_who(report, waiting, 'send')} first, and no rank receives. A"
                 " blocking send may wait for its receiver.",
                 "Start the send and the receive together, with one dist.batch_isend_irecv. Or start"
                 " the send with isend, then receive, and then wait for the send."

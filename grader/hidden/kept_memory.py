@@ -34,7 +34,7 @@ def require_shard_alone(world, function, listed=False):
     tiny.values()
     large.returns(
         *[SIDE * SIDE // N] * N,
-        label=f"the number of entries of a rank's shard of {SIDE * SIDE} entries",
+        label=f"the number of entries in a rank's shard of a tensor of {SIDE * SIDE} entries",
     )
     shard = WHOLE // N
     for rank in range(N):

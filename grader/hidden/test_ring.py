@@ -296,8 +296,9 @@ def _sends_chunks(run, rank, n, length):
     run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk} elements.")
     total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 8
     least = 2 * (n - 1) * (length // n) * 8
+    needed = f"{most} bytes" if least == most else f"{least} to {most} bytes"
     sentence = (
-        f"rank {rank} sent {total} bytes; a ring needs {most} bytes: 2(n−1) chunks of 1/n of the"
+        f"rank {rank} sent {total} bytes; a ring needs {needed}: 2(n−1) chunks of 1/n of the"
         " tensor."
     )
     run.require(least <= total <= most, sentence)

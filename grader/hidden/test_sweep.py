@@ -60,8 +60,8 @@ def require_rows(run, n, asked, answers):
     run.require(rows is not None, table_rows.NO_ROWS)
     run.require(
         len(rows) == len(asked),
-        f"the sweep yielded {len(rows)} rows. It must yield one row for each collective at each"
-        f" size, {len(asked)} in all.",
+        f"the sweep yielded {counted(len(rows), 'row')}. It must yield one row for each"
+        f" collective at each size, {len(asked)} in all.",
     )
     ran = [event.removeprefix("run ") for event in events(run, 0) if event.startswith("run ")]
     run.require(
@@ -104,8 +104,8 @@ def test_sweep_is_lazy(world, rng):
     ]
     run.require(
         seen.count("run") == seen.count("row") == 12,
-        f"the sweep made {seen.count('run')} runs and yielded {seen.count('row')} rows. It must"
-        " make 12 runs, and yield one row for each.",
+        f"the sweep made {counted(seen.count('run'), 'run')}, and yielded"
+        f" {counted(seen.count('row'), 'row')}. It must make 12 runs, and yield one row for each.",
     )
     if seen != ["run", "row"] * 12:
         text = f"{_first_late_row(seen)} Yield each row as soon as its run has ended."

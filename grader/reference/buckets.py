@@ -25,8 +25,14 @@ TIED_TWICE = "the parameter that appears twice was packed twice. Pack it once, a
 FROZEN_TAKES_ROOM = (
     "a parameter that does not require a gradient took room in a bucket. It belongs to no bucket"
 )
-SINGLE = "every parameter had a bucket of its own"
-ALL_IN_ONE = "all parameters were in one bucket"
+SINGLE = (
+    "every parameter had a bucket of its own. Put parameters into the current bucket as long as"
+    " there is room"
+)
+ALL_IN_ONE = (
+    "all parameters were in one bucket. Begin a new bucket if a parameter does not fit into the"
+    " current bucket"
+)
 OVERFULL = (
     "a parameter was put into a bucket that had too little room left. Begin a new bucket for that"
     " parameter"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from grader.reference import single_device
+from grader.reference.counting import enumerated
 from grader.reference.returned_lists import as_tuples
 from grader.reference.schedules import numbers
 from grader.wire.seeded_inputs import draw
@@ -36,7 +37,7 @@ def complete(actions: list[Action], kinds: tuple[str, ...], v: int, m: int) -> s
     wanted = {(kind, chunk, i): 0 for kind in kinds for chunk in range(v) for i in range(m)}
     if strange := [action for action in actions if action not in wanted]:
         return (
-            f"{strange[0]} is not a valid action: the kinds are {' and '.join(kinds)},"
+            f"{strange[0]} is not a valid action: the kinds are {enumerated(kinds)},"
             f" {numbers('chunk', 'chunks', v)}, {numbers('micro-batch', 'micro-batches', m)}"
         )
     counted = wanted | Counter(actions)

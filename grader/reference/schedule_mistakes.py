@@ -8,6 +8,7 @@ import itertools
 from typing import Any
 
 from grader.reference.chunked import Action, Stages, interleaved_alive, layers_of_chunks
+from grader.reference.counting import enumerated
 from grader.reference.returned_lists import are_ints, as_lists
 
 BACKWARD = "B", "BW"
@@ -58,9 +59,9 @@ def why_stuck(stages: Stages) -> str:
     warm_ups = [_warm_up(own) for own in stages]
     if warm_ups != sorted(warm_ups, reverse=True):
         return (
-            f" Before their first backward pass, the stages run {warm_ups} forward passes. Earlier"
-            " stages wait longer for a gradient. So before its first backward pass, a stage must"
-            " run at least as many forward passes as the next stage."
+            f" Before their first backward pass, the stages run {enumerated(warm_ups)} forward"
+            " passes. Earlier stages wait longer for a gradient. So before its first backward"
+            " pass, a stage must run at least as many forward passes as the next stage."
         )
     return ""
 

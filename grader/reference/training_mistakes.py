@@ -40,8 +40,8 @@ WEIGHTS_AVERAGED = (
     " the gradients before the step"
 )
 CUT_AGAIN = (
-    "each rank trained on 1/n of its shard only. Do not call shard_batch here: the shards that train"
-    " gets already are this rank's rows"
+    "each rank trained on 1/n of its shard only. Do not call shard_batch here: the shards that"
+    " train gets already are this rank's rows"
 )
 NO_STEP = (
     "no step changed the weights: these are the losses of the initial weights. Did the optimizer"
@@ -100,8 +100,9 @@ def train(
     If ``alone`` is True, each rank uses its own gradients, not the average. If ``adds_up`` is True,
     gradients add up from step to step. If ``fresh`` is True, each step makes a new optimizer. If
     ``averages_weights`` is True, each rank makes its own step, and then the weights are averaged.
-    If ``cuts_again`` is True, rank r uses only part r of n of its rows in each step. Only the first ``updates`` steps update the weights; by default all steps do. If ``orders`` is
-    given, gradients are averaged in memory order: see ``averages_in_memory_order``.
+    If ``cuts_again`` is True, rank r uses only part r of n of its rows in each step. Only the first
+    ``updates`` steps update the weights; by default all steps do. If ``orders`` is given, gradients
+    are averaged in memory order: see ``averages_in_memory_order``.
     """
     n, steps = len(shards), len(shards[0])
     if cuts_again:

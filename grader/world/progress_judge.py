@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from grader.wire import thread_activity
 from grader.world import stack_frames
@@ -231,13 +231,12 @@ class ProgressJudge:
             self.watch.moved()
         call_is_long = self.times.in_call(now) > self.limits.wall_seconds * LONG_PART
         if limit := self.times.exceeded_processor_limit(used):
-            for rank, pid in self.pids.items():
-                busy = used.get(pid, 0.0) > self.times.cpu_allowed / 2
-                self.report.ranks[rank].busy = busy
+            self._note_busy_ranks(used)
             self._ask_stacks(now, Ending.LATE, limit)
         elif call_is_long and self._wake():
             pass  # ranks may wait in a way that looks like computing, so held ranks were released
         elif limit := self.times.exceeded_wall_limit(now):
+            self._note_busy_ranks(used)
             self._ask_stacks(now, Ending.LATE, limit)
         elif (
             idle >= thread_activity.IDLE_SECONDS
@@ -245,6 +244,11 @@ class ProgressJudge:
             and not self.times.starting
         ):
             self._on_idle(now)
+
+    def _note_busy_ranks(self, used: Mapping[int, float]) -> None:
+        """Note which ranks used more than half of the processor time that a call may use."""
+        for rank, pid in self.pids.items():
+            self.report.ranks[rank].busy = used.get(pid, 0.0) > self.times.cpu_allowed / 2
 
     def _on_idle(self, now: float) -> None:
         """Ask for the stacks of idle ranks, but first ask the hub for results that it may withhold.

@@ -277,7 +277,7 @@ MUTANTS = [
             "hidden ring_traffic",
             "hidden ring_steps",
         },
-        "every rank sends first and nobody is there to receive",
+        "every rank sends first, and no rank receives",
     ),
     Mutant(
         "the ring is a plain all-reduce, which has no steps to count",

@@ -1,6 +1,7 @@
-"""Wrong submissions of parts 3, 6, 7 and 9 that make a known mistake, which the message must name."""
+"""Wrong submissions that make a known mistake, which the message must name."""
 
-from grader.selftest.mutants.data_parallel import BUCKETS, STEP
+from grader.selftest.mutants.data_parallel import BUCKETS
+from grader.selftest.mutants.data_parallel import STEP as GRADIENTS
 from grader.selftest.mutants.device_mesh import COORDINATES, STEP
 from grader.selftest.mutants.mutant import Mutant
 from grader.selftest.mutants.sequence_and_experts import (
@@ -22,8 +23,8 @@ def _of(part, *, caught):
 
 
 buckets = _of("data_parallel", caught=BUCKETS | {"public gradient_buckets_of_other_parameters"})
-training = _of("data_parallel", caught=STEP)
-gradients = _of("data_parallel", caught=STEP)
+training = _of("data_parallel", caught=GRADIENTS)
+gradients = _of("data_parallel", caught=GRADIENTS)
 prefetch = _of("sharded_data_parallel", caught={"hidden prefetch_values"})
 pair = _of("sequence_and_experts", caught=PAIR)
 pair_backward = _of("sequence_and_experts", caught=PAIR_BACKWARD)

@@ -438,7 +438,7 @@ MUTANTS = [
             _, received = _exchange(rows, weights[0], receive_from=next_source)
 """,
         RUN | {"hidden own_timeline"},
-        "every rank sends first and nobody is there to receive. A blocking send may wait for its receiver",
+        "every rank sends first, and no rank receives. A blocking send may wait for its receiver",
     ),
     Mutant(
         "an activation is sent when its gradient has come",
