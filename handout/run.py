@@ -216,10 +216,9 @@ def device_mesh(module_name: str) -> None:
     of_whole = torch.autograd.grad(mlp.loss(mlp.forward(alone, batch)), alone)
     try:
         data, tensor = student.coordinates(rank, shape)
-        show(
-            f"is at ({data}, {tensor}). If the program prints nothing after these lines, the"
-            " ranks wait for each other."
-        )
+        show(f"is at ({data}, {tensor})")
+        if rank == 0:
+            print("  If nothing follows these lines, the ranks wait for each other.", flush=True)
         row, column = student.mesh_groups(shape)
         members = [dist.get_process_group_ranks(group) for group in (row, column)]
         show(f"is in row {members[0]} and column {members[1]}")

@@ -127,7 +127,8 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
             token r·T/n + i. All ranks have equally many rows.
         causal: if True, a token sees only itself and the tokens before it. The score of a key that
             is not seen is −∞. If no query of this rank sees a block, no later rank in the ring
-            needs this block. You do not have to compute with such a block, or pass it on.
+            needs this block. In both passes, you do not have to compute with such a block, or pass
+            it on.
     Returns:
         ``(output, logsumexp)``.
         output: (T/n, d).
@@ -137,12 +138,12 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
         ValueError: k or v does not have the shape of q ("k is (4, 6), and q is (4, 8)").
 
     Scores can be large, so exp(score) alone can overflow.
-    Memory: besides the arguments, at most five blocks (T/n, T/n) and eight tensors (T/n, d) at a
-    time, including those that are being sent or received. Never hold a tensor (T/n, T), or the keys
-    or the values of all ranks.
-    Traffic: sends and receives between neighbours, 2(n−1)·T/n·d numbers from each rank. In one
-    check, the messages of a rank keep their order, as on GPUs. So start the sends and receives of a
-    step together, with one ``dist.batch_isend_irecv``.
+    Memory: besides the arguments, at most as much as five blocks (T/n, T/n) and eight tensors
+    (T/n, d) at a time, including those that are being sent or received. Never hold a tensor
+    (T/n, T), or the keys or the values of all ranks.
+    Traffic: sends and receives between neighbours, at most 2(n−1)·T/n·d numbers from each rank. In
+    one check, the messages of a rank keep their order, as on GPUs. So start the sends and receives
+    of a step together, with one ``dist.batch_isend_irecv``.
 
     With 2 ranks, d = 1, and not causal: q [[0]] on both, v [[1]] and [[3]]. All scores are 0, so
     both ranks return output [[2]] and logsumexp [0.6931], log 2. If causal, rank 0 returns [[1]]
@@ -187,7 +188,7 @@ def ring_attention_backward(
 
     Memory: as for ``ring_attention_forward``, but with at most twelve tensors (T/n, d).
     Traffic: sends and receives between neighbours. The keys and values make n − 1 steps, their
-    gradients n steps: 2(2n−1)·T/n·d numbers from each rank. With one rank nothing is sent.
+    gradients n steps: at most 2(2n−1)·T/n·d numbers from each rank. With one rank nothing is sent.
 
     With 2 ranks, d = 1, not causal, q and k [[0]], v [[1]] and [[3]], grad_output [[1]] and [[1]]:
     P is 1/2 everywhere, so grad_v is [[1]] on both. With q = 0, grad_k is 0; with k = 0, grad_q

@@ -220,8 +220,9 @@ def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) ->
 
     F and B come in the order of 1F1B. The previous stage waits for this stage's B, but not for its
     W. So B sends its gradient immediately, and W runs later, when the stage would otherwise wait.
-    Later stages delay W longer: on stage s, W is s micro-batches behind B (all W come last if m ≤
-    s). So at the end, while the last gradients travel back, a stage still has W to do.
+    Later stages delay W longer: on stage s, a W follows every B except the first s, and the last s
+    W come at the end (all W come last if m ≤ s). So at the end, while the last gradients travel
+    back, a stage still has W to do.
 
     Args:
         stage: s, the stage whose schedule this is.

@@ -230,7 +230,7 @@ def run_schedule(of_stages, m=M, **options):
 @weight(1.0)
 def test_run_schedule(world):
     """On two stages, run_schedule returns a single device's loss and gradients with GPipe, 1F1B, a
-    mixture of both, and reversed backward passes
+    schedule between both, and reversed backward passes
     """
     loss, gradients = single_device.loss_and_gradients(WEIGHTS, BATCH)
     y, saved = single_device.forward(WEIGHTS, BATCH)

@@ -73,17 +73,17 @@ def test_chunk_layers(world):
     odd.raises_value_error("10", "4")
 
 
-# (stages, chunks, micro-batches): a small case, the case of the figure in the text, and a case with
-# one chunk on each stage, which is 1F1B. In the figure's case, the formula for the length of the
-# warm-up gives more than the number of all forward passes.
-INTERLEAVED = (2, 2, 4), (4, 2, 4), (3, 1, 6)
+# (stages, chunks, micro-batches): a small case, the case of the figure in the text, a case with one
+# chunk on each stage, which is 1F1B, and a case with an odd number of stages. In the figure's case,
+# the formula for the length of the warm-up gives more than the number of all forward passes.
+INTERLEAVED = (2, 2, 4), (4, 2, 4), (3, 1, 6), (3, 2, 6)
 
 
 @number("8.1")
 @weight(0.5)
 def test_interleaved(world):
     """The interleaved schedule has each action once, does not deadlock, and stays within the
-    docstring's limits of time and memory (three examples)
+    docstring's limits of time and memory (four examples)
     """
     runs = world(
         1,

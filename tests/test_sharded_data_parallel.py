@@ -19,6 +19,7 @@ from grader.check.api import (
     tensor,
 )
 from grader.reference import sharded, zero
+from grader.reference.counting import counted
 from grader.reference.optimizer_reports import require_defaults
 
 MODULE = "sharded_data_parallel"
@@ -279,7 +280,7 @@ def test_prefetched_step(world):
             started = sum(at < began for at in gathers)
             text = (
                 f"When the {way.format(layer)} began (layers are counted from 0), rank {rank} had"
-                f" started {started} all-gathers; {due} were expected. "
+                f" started {counted(started, 'all-gather')}; {due} were expected. "
             )
             text += (
                 f"Start the gather of layer {next_layer} before you compute layer {layer}. (If your"

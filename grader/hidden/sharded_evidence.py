@@ -21,6 +21,7 @@ from grader.check.api import (
 )
 from grader.hidden.own_products import require_own_products
 from grader.reference import sharded
+from grader.reference.counting import counted
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
 MIB = 2**20
@@ -431,7 +432,7 @@ def require_order(run, rank, layers, shard_bytes):
         # layer.
         most = due + (name == FORWARD and l == layers - 1)
         when = f"When the {name.format(l)} began (layers are counted from 0), rank {rank} had"
-        text = f"{when} started {started} all-gathers; {due} were expected."
+        text = f"{when} started {counted(started, 'all-gather')}; {due} were expected."
         following = f"layer {l - 1 if name == BACKWARD else l + 1}"
         likely = f"Start the gather of {following} before you compute layer {l}. (If your code does"
         likely += " this: does it gather shards[l − 1] also for l = 0? shards[-1] is the last"

@@ -12,7 +12,7 @@ from grader.reference.counting import enumerated
 from grader.reference.returned_lists import are_ints, as_lists
 
 BACKWARD = "B", "BW"
-WHEN_W = "On stage s, run the W of micro-batch i after the B of micro-batch i + s."
+WHEN_W = "On stage s, run a W after every B except the first s, and the last s W at the end."
 
 
 def why_other_layers(found: Any, num_layers: int, stage: int, n: int, v: int) -> str:
