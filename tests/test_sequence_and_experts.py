@@ -7,7 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import call, per_rank, rounding
-from grader.reference import experts, sequences
+from grader.reference import attention, attention_mistakes, experts, sequence_pair
 
 MODULE = "sequence_and_experts"
 CLOSE = rounding(np.float64)
@@ -20,7 +20,7 @@ GRAD = np.array([[1.0, 0.5, -1.0], [0.25, -0.5, 1.0], [1.0, 1.0, 0.5], [-0.5, 2.
 HALVES = np.split(X, 2)
 GRADS = np.split(GRAD, 2)
 PAIRS = list(zip(np.split(A, 2, 1), np.split(B, 2)))
-Y, Z = sequences.pair_forward(A, B, X)
+Y, Z = sequence_pair.pair_forward(A, B, X)
 SAVED = list(zip(HALVES, np.split(Z, 2, 1)))
 
 
@@ -41,14 +41,14 @@ def test_sequence_pair(world):
         tolerance=CLOSE,
         select=lambda r: r[0],
         label="the tensor of this rank's rows of y",
-        known_mistakes=sequences.pair_mistakes(A, B, X, 2),
+        known_mistakes=sequence_pair.pair_mistakes(A, B, X, 2),
     )
     forward.returns(
         *SAVED,
         tolerance=CLOSE,
         select=lambda r: r[1],
         label="the saved (x, z)",
-        known_mistakes=sequences.saved_mistakes(A, X, 2),
+        known_mistakes=sequence_pair.saved_mistakes(A, X, 2),
     )
     wrong.raises_value_error("3", "2", given="x with 3 columns and A with 2 rows")
 
@@ -61,8 +61,8 @@ def test_sequence_pair_backward(world):
     """
     name = f"{MODULE}.sequence_parallel_backward"
     (backward,) = world(2, call(name, per_rank(*PAIRS), per_rank(*SAVED), per_rank(*GRADS)))
-    grad_x, of_a, of_b = sequences.pair_backward(A, B, X, GRAD)
-    of_x, of_pair = sequences.pair_backward_mistakes(A, B, X, GRAD, 2)
+    grad_x, of_a, of_b = sequence_pair.pair_backward(A, B, X, GRAD)
+    of_x, of_pair = sequence_pair.pair_backward_mistakes(A, B, X, GRAD, 2)
     backward.returns(
         *zip(np.split(of_a, 2, 1), np.split(of_b, 2)),
         tolerance=CLOSE,
@@ -86,9 +86,9 @@ GRAD_O = np.concatenate([GRAD, GRAD[2:]])
 WAYS = [(2, False), (2, True), (3, True)]  # ranks, and whether attention is causal
 
 
-def attention(causal):
+def whole_attention(causal):
     """Return (output, logsumexp) of all tokens."""
-    return sequences.attention(Q, K, V, sequences.visible(len(Q), causal))
+    return attention.attention(Q, K, V, attention.visible(len(Q), causal))
 
 
 def of_ranks(n, *arrays):
@@ -108,10 +108,10 @@ def test_ring_attention(world):
     name = f"{MODULE}.ring_attention_forward"
     for n, causal in WAYS:
         (run,) = world(n, call(name, *of_ranks(n, Q, K, V), causal))
-        known = sequences.attention_mistakes(Q, K, V, causal, n)
+        known = attention_mistakes.attention_mistakes(Q, K, V, causal, n)
         for index, part in enumerate(("output", "logsumexp")):
             run.returns(
-                *np.split(attention(causal)[index], n),
+                *np.split(whole_attention(causal)[index], n),
                 tolerance=CLOSE,
                 select=lambda r, index=index: r[index],
                 label=f"{part} ({named(n, causal)})",
@@ -119,7 +119,7 @@ def test_ring_attention(world):
             )
         run.uses_only("send", "recv", because="Keys and values travel around the ring.")
     (large,) = world(2, call(name, *of_ranks(2, Q * 1000, K, V), False))
-    of_large = sequences.attention(Q * 1000, K, V, sequences.visible(len(Q), False))
+    of_large = attention.attention(Q * 1000, K, V, attention.visible(len(Q), False))
     with np.errstate(all="ignore"):
         weights = np.exp(Q * 1000 @ K.T / np.sqrt(K.shape[1]))
         overflowed = np.split(weights @ V / weights.sum(axis=1, keepdims=True), 2)
@@ -128,7 +128,7 @@ def test_ring_attention(world):
         tolerance=CLOSE,
         select=lambda r: r[0],
         label="the output, with scores so large that exp overflows,",
-        known_mistakes=[{sequences.OVERFLOWED: own} for own in overflowed],
+        known_mistakes=[{attention_mistakes.OVERFLOWED: own} for own in overflowed],
     )
     large.returns(
         *zip(*(np.split(part, 2) for part in of_large)),
@@ -146,14 +146,16 @@ def test_ring_attention_backward(world):
     and on three (causal)
     """
     for n, causal in WAYS:
-        given = of_ranks(n, Q, K, V, *attention(causal), GRAD_O)
+        given = of_ranks(n, Q, K, V, *whole_attention(causal), GRAD_O)
         (run,) = world(n, call(f"{MODULE}.ring_attention_backward", *given, causal))
-        right = sequences.attention_backward(Q, K, V, GRAD_O, causal)
+        right = attention.attention_backward(Q, K, V, GRAD_O, causal)
         run.returns(
             *zip(*(np.split(gradient, n) for gradient in right)),
             tolerance=CLOSE,
             label=f"(grad_q, grad_k, grad_v) ({named(n, causal)})",
-            known_mistakes=sequences.attention_backward_mistakes(Q, K, V, GRAD_O, causal, n),
+            known_mistakes=attention_mistakes.attention_backward_mistakes(
+                Q, K, V, GRAD_O, causal, n
+            ),
         )
         run.uses_only("send", "recv", because="Gradients travel with their block.")
 

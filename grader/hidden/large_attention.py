@@ -4,7 +4,7 @@ import numpy as np
 
 from grader.check.api import OVERWRITTEN_ALLOWED_BYTES, imports_note
 from grader.hidden.sequence_problem import SharedCalls
-from grader.reference import sequences
+from grader.reference import attention
 
 MIB = 2**20
 MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attention_forward says
@@ -49,7 +49,7 @@ class LargeAttention(SharedCalls):
         rows = np.concatenate([rank * self.rows + self.sample for rank in range(self.n)])
         self._has(
             run,
-            sequences.some_rows(*self.tensors[:3], rows, self.causal),
+            attention.some_rows(*self.tensors[:3], rows, self.causal),
             lambda r: r[:2],
             "(output, logsumexp)",
         )
@@ -63,7 +63,7 @@ class LargeAttention(SharedCalls):
         output, logsumexp = (np.concatenate(of_ranks) for of_ranks in forwarded)
         self._has(
             run,
-            sequences.some_gradients(self.tensors, (output, logsumexp), rows, self.causal),
+            attention.some_gradients(self.tensors, (output, logsumexp), rows, self.causal),
             lambda r: r[2:],
             "(grad_q, grad_k, grad_v)",
         )

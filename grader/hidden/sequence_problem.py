@@ -9,7 +9,7 @@ from grader.check import driver_results
 from grader.check.api import SETTLED, Strided, Tolerance, call, listed, per_rank, rounding
 from grader.hidden.given_tensors import rank_layout
 from grader.hidden.two_calls import returns_both
-from grader.reference import experts, sequences, single_device
+from grader.reference import attention, attention_mistakes, experts, sequence_pair, single_device
 
 MODULE = "sequence_and_experts"
 NESTED = (list, tuple)
@@ -95,7 +95,7 @@ class PairProblem(SharedCalls):
         self.bytes = self.x.astype(dtype).nbytes  # of the whole sequence
 
     def _compute(self):
-        self.y, self.z = sequences.pair_forward(self.a, self.b, self.x)
+        self.y, self.z = sequence_pair.pair_forward(self.a, self.b, self.x)
         self.own_x = np.split(self.x, self.n)
         self.saved = list(zip(self.own_x, np.split(self.z, self.n, 1)))
 
@@ -126,7 +126,7 @@ class PairProblem(SharedCalls):
     @property
     def gradients(self):
         """Return the right results of each rank in the backward pass."""
-        grad_x, of_a, of_b = sequences.pair_backward(self.a, self.b, self.x, self.grad_y)
+        grad_x, of_a, of_b = sequence_pair.pair_backward(self.a, self.b, self.x, self.grad_y)
         of_pairs = zip(np.split(of_a, self.n, 1), np.split(of_b, self.n))
         return self.cast(list(zip(np.split(grad_x, self.n), of_pairs)))
 
@@ -136,7 +136,7 @@ class PairProblem(SharedCalls):
             tolerance=tolerance or self.tolerance,
             select=select,
             label="the tensor of this rank's rows of y",
-            known_mistakes=lambda: sequences.pair_mistakes(self.a, self.b, self.x, self.n),
+            known_mistakes=lambda: sequence_pair.pair_mistakes(self.a, self.b, self.x, self.n),
         )
 
     def has_saved(self, run, select=lambda r: r[1]):
@@ -145,26 +145,26 @@ class PairProblem(SharedCalls):
             tolerance=self.tolerance,
             select=select,
             label="the saved (x, z)",
-            known_mistakes=lambda: sequences.saved_mistakes(self.a, self.x, self.n),
+            known_mistakes=lambda: sequence_pair.saved_mistakes(self.a, self.x, self.n),
         )
 
     def has_gradients(self, run, tolerance=None):
         given, tolerance = (self.a, self.b, self.x, self.grad_y), tolerance or self.tolerance
-        grad_x, of_a, of_b = sequences.pair_backward(*given)
+        grad_x, of_a, of_b = sequence_pair.pair_backward(*given)
         of_pairs = list(zip(np.split(of_a, self.n, 1), np.split(of_b, self.n)))
         run.returns(
             *self.cast(of_pairs),
             tolerance=tolerance,
             select=lambda r: r[1],
             label="the pair of gradients (of A, of B)",
-            known_mistakes=lambda: sequences.pair_backward_mistakes(*given, self.n)[1],
+            known_mistakes=lambda: sequence_pair.pair_backward_mistakes(*given, self.n)[1],
         )
         run.returns(
             *self.cast(np.split(grad_x, self.n)),
             tolerance=tolerance,
             select=lambda r: r[0],
             label="grad_x",
-            known_mistakes=lambda: sequences.pair_backward_mistakes(*given, self.n)[0],
+            known_mistakes=lambda: sequence_pair.pair_backward_mistakes(*given, self.n)[0],
         )
 
 
@@ -186,8 +186,8 @@ class AttentionProblem(SharedCalls):
         self.offset = offset
         if offset:
             self._add_offsets(rng, rows)
-        self.seen = sequences.visible(rows * n, causal)
-        self.forwarded = sequences.attention(self.q, self.k, self.v, self.seen)
+        self.seen = attention.visible(rows * n, causal)
+        self.forwarded = attention.attention(self.q, self.k, self.v, self.seen)
         self.block_bytes = rows * rows * np.dtype(dtype).itemsize
         self.shard_bytes = self.q.astype(dtype).nbytes // n
 
@@ -233,7 +233,7 @@ class AttentionProblem(SharedCalls):
     def gradients(self):
         """Return the right results of each rank in the backward pass."""
         given = self.q, self.k, self.v, self.grad, self.causal
-        return self.cast(list(zip(*self.shards(*sequences.attention_backward(*given)))))
+        return self.cast(list(zip(*self.shards(*attention.attention_backward(*given)))))
 
     def has_output(self, run, select=lambda r: r):
         given = self.q, self.k, self.v, self.causal
@@ -245,7 +245,7 @@ class AttentionProblem(SharedCalls):
                 label=f"{name} ({self.named})",
                 known_mistakes=lambda index=index: [
                     {name: value[index] for name, value in own.items()}
-                    for own in sequences.attention_mistakes(*given, self.n)
+                    for own in attention_mistakes.attention_mistakes(*given, self.n)
                 ],
             )
 
@@ -256,7 +256,7 @@ class AttentionProblem(SharedCalls):
             tolerance=self.tolerance,
             select=select,
             label=f"(grad_q, grad_k, grad_v), with {self.named},",
-            known_mistakes=lambda: sequences.attention_backward_mistakes(*given, self.n),
+            known_mistakes=lambda: attention_mistakes.attention_backward_mistakes(*given, self.n),
         )
 
 

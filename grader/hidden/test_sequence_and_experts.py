@@ -14,7 +14,7 @@ from grader.check.api import SETTLED, Tolerance, call, imports_note, on_gloo
 from grader.hidden.sequence_problem import MODULE, PairProblem, require_no_gradient, require_traffic
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.hidden.world_sizes import SIZES
-from grader.reference import sequences
+from grader.reference import sequence_pair
 
 MIB = 2**20
 SMALLER = 8  # in the second of two calls, half of the rows of x are divided by this number
@@ -204,7 +204,7 @@ def require_normalized(run, p, rank, way):
     if not len(sent):  # only the hub measures what is sent
         return
     powers = np.array((2, 4))[:, None, None]
-    rows = (sequences.normalize(p.own_x[rank]) ** powers).sum((1, 2))
+    rows = (sequence_pair.normalize(p.own_x[rank]) ** powers).sum((1, 2))
     grads = (np.split(p.grad_y, p.n)[rank] ** powers).sum((1, 2))
     due = [own * times for own in (rows, rows + grads) for times in range(1, p.n + 1)]
     before = np.concatenate([np.zeros((1, 2)), sent.cumsum(0)])

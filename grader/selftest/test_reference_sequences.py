@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grader.reference import experts, sequences
+from grader.reference import attention, attention_mistakes, experts, sequence_pair
+from grader.reference.by_rank import split
 
 FEW = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
@@ -25,14 +26,14 @@ def test_gradients_of_attention_are_slopes(seed, n, rows, width, causal):
     rng = np.random.default_rng(seed)
     given_ = [rng.standard_normal((n * rows, width)) for _ in range(3)]
     grad = rng.standard_normal((n * rows, width))
-    seen = sequences.visible(n * rows, causal)
-    found = sequences.attention_backward(*given_, grad, causal)
+    seen = attention.visible(n * rows, causal)
+    found = attention.attention_backward(*given_, grad, causal)
     for index, gradient in enumerate(found):
         at = tuple(rng.integers(0, side) for side in gradient.shape)
 
         def value(array, index=index):
             changed = [array if i == index else own for i, own in enumerate(given_)]
-            return (sequences.attention(*changed, seen)[0] * grad).sum()
+            return (attention.attention(*changed, seen)[0] * grad).sum()
 
         assert np.isclose(gradient[at], slope(value, given_[index], at), atol=1e-5)
 
@@ -43,10 +44,10 @@ def test_gradients_of_the_pair_are_slopes(seed, tokens, width, hidden):
     rng = np.random.default_rng(seed)
     shapes = (width, hidden), (hidden, width), (tokens, width), (tokens, width)
     a, b, x, grad = (rng.standard_normal(shape) for shape in shapes)
-    of_x, of_a, of_b = sequences.pair_backward(a, b, x, grad)
+    of_x, of_a, of_b = sequence_pair.pair_backward(a, b, x, grad)
     cases = (
-        (of_a, a, lambda own: sequences.pair_forward(own, b, x)),
-        (of_b, b, lambda own: sequences.pair_forward(a, own, x)),
+        (of_a, a, lambda own: sequence_pair.pair_forward(own, b, x)),
+        (of_b, b, lambda own: sequence_pair.pair_forward(a, own, x)),
     )
     for gradient, array, forward in cases:
         at = tuple(rng.integers(0, side) for side in array.shape)
@@ -88,13 +89,13 @@ def test_mistakes_of_the_pair_are_told_apart():
     rng, n = np.random.default_rng(5), 3
     shapes = (4, 6), (6, 4), (6, 4), (6, 4)
     a, b, x, grad = (rng.standard_normal(shape) for shape in shapes)
-    right = sequences.split(sequences.pair_forward(a, b, x)[0], n)
-    of_x, of_a, of_b = sequences.pair_backward(a, b, x, grad)
+    right = split(sequence_pair.pair_forward(a, b, x)[0], n)
+    of_x, of_a, of_b = sequence_pair.pair_backward(a, b, x, grad)
     of_pair = list(zip(np.split(of_a, n, 1), np.split(of_b, n)))
-    known = sequences.pair_backward_mistakes(a, b, x, grad, n)
+    known = sequence_pair.pair_backward_mistakes(a, b, x, grad, n)
     for rank in range(n):
-        assert are_told_apart(right[rank], sequences.pair_mistakes(a, b, x, n)[rank])
-        assert are_told_apart(sequences.split(of_x, n)[rank], known[0][rank])
+        assert are_told_apart(right[rank], sequence_pair.pair_mistakes(a, b, x, n)[rank])
+        assert are_told_apart(split(of_x, n)[rank], known[0][rank])
         assert are_told_apart(of_pair[rank], known[1][rank])
 
 
@@ -102,11 +103,11 @@ def test_mistakes_of_the_pair_are_told_apart():
 def test_mistakes_of_attention_differ_from_the_right_result(causal):
     rng, n = np.random.default_rng(6), 3
     q, k, v, grad = rng.standard_normal((4, 9, 4))
-    output, logsumexp = sequences.attention(q, k, v, sequences.visible(9, causal))
-    backward = sequences.attention_backward(q, k, v, grad, causal)
+    output, logsumexp = attention.attention(q, k, v, attention.visible(9, causal))
+    backward = attention.attention_backward(q, k, v, grad, causal)
     for right, known in (
-        ((output, logsumexp), sequences.attention_mistakes(q, k, v, causal, n)),
-        (backward, sequences.attention_backward_mistakes(q, k, v, grad, causal, n)),
+        ((output, logsumexp), attention_mistakes.attention_mistakes(q, k, v, causal, n)),
+        (backward, attention_mistakes.attention_backward_mistakes(q, k, v, grad, causal, n)),
     ):
         of_ranks = list(zip(*(np.split(array, n) for array in right)))
         for name in known[0].keys() & known[1].keys():

@@ -1,61 +1,21 @@
-"""Computes a sequence-parallel pair, attention, and the results of well-known mistakes.
+"""Computes the results of well-known mistakes in ring attention.
 
-The pair and attention are computed as on one device. All values are in numpy and float64. Lists
-have one entry for each rank. In a dict of mistakes, each key is the sentence that describes one
-mistake.
+All values are in numpy and float64. Lists have one entry for each rank. In a dict of mistakes, each
+key is the sentence that describes one mistake.
 """
 
 from typing import Any
 
 import numpy as np
 
-from grader.reference.by_rank import by_rank
-from grader.reference.single_device import gelu, gelu_derivative
-
-PARTIAL = (
-    "the products with B were not summed over the ranks: each rank took its rows from its own"
-    " partial product. A reduce-scatter sums them, and gives each rank its rows"
+from grader.reference.attention import (
+    attention,
+    attention_backward,
+    scores_of,
+    softmax,
+    visible,
 )
-AVERAGED = "the partial products were averaged over the ranks. Add them up without dividing"
-UNNORMALIZED = "the rows were not normalised before they were multiplied by A"
-NO_RESIDUAL = "x was not added to the output of the two layers"
-NORMALIZED_SAVED = "these are the normalised rows. Save x as it is given"
-AFTER_GELU = "this is gelu(z). Save z, the input of gelu"
-
-SECOND_GELU = "gelu was applied after B, too. There is no gelu after B here"
-NO_GELU = "gelu is missing after A"
-RESIDUAL_SUMMED = (
-    "the residual was added on every rank before the sum, so it was added once for each rank. Add x"
-    " after the sum"
-)
-NOT_GATHERED = (
-    "the rows were not gathered. Each rank multiplied only its own rows by its own shards, and then"
-    " products of different tokens were added up"
-)
-
-NO_DIRECT_WAY = "the gradient through the residual is missing: add grad_y to the gradient of x"
-NORM_SKIPPED = "the gradient did not go back through the normalisation: see normalize_backward"
-PARTIAL_ROWS = (
-    "each rank took its rows from its own partial gradient. Every rank used every row, so sum the"
-    " partial gradients with a reduce-scatter"
-)
-OWN_ROWS = (
-    "this gradient comes from this rank's own rows only. Each rank needs the gradients and the"
-    " inputs of all rows"
-)
-NOT_NORMALIZED_INPUT = (
-    "the gradient of A was computed from x. Use normalize(x), which is the input of A"
-)
-
-FROM_Z = "the gradient of B was computed from z. The input of B is gelu(z)"
-NO_DERIVATIVE = "the derivative of gelu is missing: grad_z = grad_h ⊙ gelu′(z)"
-DIRECT_SUMMED = (
-    "grad_y was added on every rank before the sum, and went through normalize_backward. Add it"
-    " once, at the end"
-)
-SUM_DIVIDED = (
-    "the sum over the ranks was divided by n. Add up the partial gradients without dividing"
-)
+from grader.reference.by_rank import by_rank, split
 
 OWN_BLOCK = (
     "each query saw the keys of its own rank only. Pass keys and values around the ring, and use"
@@ -63,13 +23,6 @@ OWN_BLOCK = (
 )
 OVERFLOWED = (
     "exp(score) overflowed, and inf/inf is nan. Compute exp(score − M), with the largest score M"
-)
-NORMALIZED_ADDED = "the normalised rows were added. Add x itself"
-OF_NORMALIZED = "normalize_backward got normalised rows. Its first argument must be x"
-BEFORE_NORM = "grad_y went through normalize_backward, too. Add grad_y after normalize_backward"
-OF_ALL_SHARDS = (
-    "the gradients of different shards were added up. The gradient of a shard is complete on its"
-    " own rank: use no all-reduce"
 )
 UNSCALED = "the scores were not divided by √d"
 BY_D = "the scores were divided by d, not by √d"
@@ -142,210 +95,6 @@ NO_ROW_SUM = "Σ grad_o ⊙ o was not subtracted from grad_P"
 NO_SCALE = "the factor 1/√d is missing in the gradient of the scores"
 
 
-def split(array: np.ndarray, n: int) -> list[np.ndarray]:
-    """Return n equal parts of an array: the consecutive rows of each rank."""
-    return np.split(array, n)
-
-
-# ——— the sequence-parallel pair
-
-
-def normalize(x: np.ndarray) -> np.ndarray:
-    return x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-12)
-
-
-def normalize_backward(x: np.ndarray, grad: np.ndarray) -> np.ndarray:
-    y = normalize(x)
-    r = np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-12)
-    return (grad - y * np.mean(y * grad, axis=1, keepdims=True)) / r
-
-
-def pair_forward(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (y, z) for the whole sequence: z = normalize(x) A and y = x + gelu(z) B."""
-    z = normalize(x) @ a
-    return x + gelu(z) @ b, z
-
-
-def pair_backward(
-    a: np.ndarray, b: np.ndarray, x: np.ndarray, grad_y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the gradients of x, A and B for the whole sequence."""
-    rows = normalize(x)
-    z = rows @ a
-    grad_z = (grad_y @ b.T) * gelu_derivative(z)
-    return grad_y + normalize_backward(x, grad_z @ a.T), rows.T @ grad_z, gelu(z).T @ grad_y
-
-
-def pair_mistakes(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from each mistake to the rank's rows of y."""
-    right, z = pair_forward(a, b, x)
-    own_a, own_b, own_x = np.split(a, n, 1), np.split(b, n), split(x, n)
-    made: dict[str, list] = {
-        NO_RESIDUAL: split(right - x, n),
-        UNNORMALIZED: split(x + gelu(x @ a) @ b, n),
-        NORMALIZED_ADDED: split(right - x + normalize(x), n),
-        SECOND_GELU: split(x + gelu(right - x), n),
-        NO_GELU: split(x + z @ b, n),
-    }
-    if n > 1:
-        partial = [gelu(normalize(x) @ own_a[r]) @ own_b[r] for r in range(n)]
-        made[PARTIAL] = [own_x[r] + split(partial[r], n)[r] for r in range(n)]
-        made[AVERAGED] = split(x + (right - x) / n, n)
-        made[f"{SECOND_GELU}. It was applied to the partial products"] = split(
-            x + sum(gelu(own) for own in partial), n
-        )
-        made[RESIDUAL_SUMMED] = split(right + (n - 1) * x, n)
-        made[f"{RESIDUAL_SUMMED} (x itself, not the normalised rows)"] = split(
-            right - x + n * normalize(x), n
-        )
-        mixed = sum(gelu(normalize(own_x[r]) @ own_a[r]) @ own_b[r] for r in range(n))
-        made[NOT_GATHERED] = [own + mixed for own in own_x]
-    return by_rank(made, n)
-
-
-def saved_mistakes(a: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from each mistake to the pair (x, z) that the rank saves."""
-    z = [normalize(x) @ own for own in np.split(a, n, 1)]
-    own_x = split(x, n)
-    made: dict[str, list] = {
-        NORMALIZED_SAVED: [(normalize(own_x[r]), z[r]) for r in range(n)],
-        AFTER_GELU: [(own_x[r], gelu(z[r])) for r in range(n)],
-        UNNORMALIZED: list(zip(own_x, [x @ own for own in np.split(a, n, 1)])),
-    }
-    return by_rank(made, n)
-
-
-def pair_backward_mistakes(
-    a: np.ndarray, b: np.ndarray, x: np.ndarray, grad_y: np.ndarray, n: int
-) -> tuple[list[dict], list[dict]]:
-    """Return two lists of dicts of mistakes, with one dict for each rank.
-
-    The values are gradients of x in the first list, and gradients of (A, B) in the second.
-    """
-    rows, own_x, own_grad = normalize(x), split(x, n), split(grad_y, n)
-    own_a, own_b = np.split(a, n, 1), np.split(b, n)
-    z = [rows @ own for own in own_a]
-    grad_z = [(grad_y @ own_b[r].T) * gelu_derivative(z[r]) for r in range(n)]
-    whole = sum(grad_z[r] @ own_a[r].T for r in range(n))
-    of_x: dict[str, list] = {
-        NO_DIRECT_WAY: split(normalize_backward(x, whole), n),
-        NORM_SKIPPED: split(grad_y + whole, n),
-        OF_NORMALIZED: split(grad_y + normalize_backward(rows, whole), n),
-        BEFORE_NORM: split(normalize_backward(x, whole + grad_y), n),
-    }
-    of_pair: dict[str, list] = {
-        NOT_NORMALIZED_INPUT: [(x.T @ grad_z[r], gelu(z[r]).T @ grad_y) for r in range(n)],
-        FROM_Z: [(rows.T @ grad_z[r], z[r].T @ grad_y) for r in range(n)],
-    }
-    bare = [grad_y @ own.T for own in own_b]
-    of_x[NO_DERIVATIVE] = split(grad_y + normalize_backward(x, (grad_y @ b.T) @ a.T), n)
-    of_pair[NO_DERIVATIVE] = [(rows.T @ bare[r], gelu(z[r]).T @ grad_y) for r in range(n)]
-    if n > 1:
-        of_x[DIRECT_SUMMED] = split(normalize_backward(x, whole + n * grad_y), n)
-        of_x[SUM_DIVIDED] = split(grad_y + normalize_backward(x, whole / n), n)
-        total = sum(rows.T @ own for own in grad_z), sum(gelu(own).T @ grad_y for own in z)
-        of_pair[OF_ALL_SHARDS] = [total] * n
-        partial = [split(grad_z[r] @ own_a[r].T, n)[r] for r in range(n)]
-        of_x[PARTIAL_ROWS] = [
-            own_grad[r] + normalize_backward(own_x[r], partial[r]) for r in range(n)
-        ]
-        of_pair[OWN_ROWS] = [
-            (
-                split(rows, n)[r].T @ split(grad_z[r], n)[r],
-                gelu(split(z[r], n)[r]).T @ own_grad[r],
-            )
-            for r in range(n)
-        ]
-    return by_rank(of_x, n), by_rank(of_pair, n)
-
-
-# ——— attention
-
-
-def visible(tokens: int, causal: bool) -> np.ndarray:
-    """Return a mask. Its entry [i, j] is True if query i sees key j."""
-    return np.tri(tokens, dtype=bool) if causal else np.ones((tokens, tokens), bool)
-
-
-def softmax(q: np.ndarray, k: np.ndarray, seen: np.ndarray, scale: float) -> tuple:
-    """Return (weights, largest, total): the attention weights, and two numbers for each query.
-
-    ``largest`` is the largest score, and ``total`` is the sum of exp(score − largest).
-    """
-    scores = np.where(seen, (q @ k.T) * scale, -np.inf)
-    largest = scores.max(axis=1, keepdims=True)
-    weights = np.exp(scores - largest)
-    total = weights.sum(axis=1, keepdims=True)
-    return weights / total, largest, total
-
-
-def attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, scale: float | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (output, logsumexp) for the whole sequence."""
-    weights, largest, total = softmax(q, k, seen, scale or q.shape[1] ** -0.5)
-    return weights @ v, (largest + np.log(total))[:, 0]
-
-
-def attention_backward(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    grad: np.ndarray,
-    causal: bool,
-    row_sum: bool = True,
-    blocks: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the gradients of q, k and v for the whole sequence.
-
-    A pair of query i and key j adds to the gradients only if ``blocks[i, j]`` is True. By default,
-    all pairs do. In both cases, the attention weights are those of all visible pairs. If
-    ``row_sum`` is False, the sum Σ grad_o ⊙ o is left out.
-    """
-    scale = q.shape[1] ** -0.5
-    weights, _, _ = softmax(q, k, visible(len(q), causal), scale)
-    output = weights @ v
-    counted = weights if blocks is None else weights * blocks
-    of_rows = (grad * output).sum(axis=1, keepdims=True) if row_sum else 0.0
-    grad_scores = counted * (grad @ v.T - of_rows) * scale
-    return grad_scores @ k, grad_scores.T @ q, counted.T @ grad
-
-
-def some_rows(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, rows: np.ndarray, causal: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (output, logsumexp) for the tokens ``rows`` of a long sequence."""
-    seen = np.arange(len(q)) <= rows[:, None] if causal else np.ones((len(rows), len(q)), bool)
-    return attention(q[rows], k, v, seen)
-
-
-def some_gradients(
-    tensors: tuple[np.ndarray, ...],
-    forwarded: tuple[np.ndarray, np.ndarray],
-    rows: np.ndarray,
-    causal: bool,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the gradients of q, k and v for the tokens ``rows`` of a long sequence.
-
-    ``tensors`` are q, k, v and the gradient of the output. ``forwarded`` is the result of the
-    forward pass for all tokens, (output, logsumexp).
-    """
-    (q, k, v, grad), (output, logsumexp) = tensors, forwarded
-    scale, tokens = q.shape[1] ** -0.5, np.arange(len(q))
-
-    def computed(queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the attention weights of these queries and keys, and the scores' gradients."""
-        weights = np.exp(q[queries] @ k[keys].T * scale - logsumexp[queries, None])
-        if causal:
-            weights = np.where(keys <= queries[:, None], weights, 0.0)
-        of_rows = (grad[queries] * output[queries]).sum(axis=1, keepdims=True)
-        return weights, weights * (grad[queries] @ v[keys].T - of_rows) * scale
-
-    _, of_queries = computed(rows, tokens)
-    weights, of_keys = computed(tokens, rows)
-    return of_queries @ k, of_keys.T @ q, weights.T @ grad
-
-
 def blocks_of(tokens: int, n: int) -> np.ndarray:
     """Return a mask. Its entry [i, j] is True if query i and key j belong to the same rank."""
     owner = np.arange(tokens) // (tokens // n)
@@ -359,7 +108,7 @@ def attention_mistakes(
     tokens, width = q.shape
     seen = visible(tokens, causal)
     output, logsumexp = attention(q, k, v, seen)
-    _, largest, total = softmax(q, k, seen, width**-0.5)
+    _, largest, total = softmax(scores_of(q, k, seen))
     made = {
         UNDIVIDED: (output * total, logsumexp),
         ONLY_LARGEST: (output, largest[:, 0]),
@@ -408,7 +157,7 @@ def _ring_mistakes(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n:
         ONLY_OUTPUT_RESCALED: _not_rescaled(q, k, v, seen, n, rescaled_output=True),
         OWN_LARGEST: _by_blocks(q, k, v, seen, n),
     }
-    weights, largest, total = softmax(q, k, seen, q.shape[1] ** -0.5)
+    weights, largest, total = softmax(scores_of(q, k, seen))
     of_ranks = [
         sum(np.split(own, n, 1)) @ own_v for own, own_v in zip(split(weights, n), split(v, n))
     ]
@@ -436,19 +185,16 @@ def _with_zeros(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, used: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return causal attention with hidden scores of 0, and without the keys outside ``used``."""
-    scores = np.where(np.tri(len(q), dtype=bool), (q @ k.T) * q.shape[1] ** -0.5, 0.0)
-    scores = np.where(used, scores, -np.inf)
-    largest = scores.max(axis=1, keepdims=True)
-    weights = np.exp(scores - largest)
-    total = weights.sum(axis=1, keepdims=True)
-    return weights @ v / total, (largest + np.log(total))[:, 0]
+    scores = np.where(np.tri(len(q), dtype=bool), scores_of(q, k, used), 0.0)
+    weights, largest, total = softmax(np.where(used, scores, -np.inf))
+    return weights @ v, (largest + np.log(total))[:, 0]
 
 
 def _by_blocks(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, n: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return attention that subtracts from each score the largest score of the key's block."""
-    scores = np.where(seen, (q @ k.T) * q.shape[1] ** -0.5, -np.inf)
+    scores = scores_of(q, k, seen)
     blocks = np.split(scores, n, 1)
     largest = [own.max(axis=1, keepdims=True) for own in blocks]
     weights = np.concatenate(
@@ -472,7 +218,7 @@ def _not_rescaled(
     If ``rescaled_sum`` is True, the ring rescales the sum of exponentials. If ``rescaled_output``
     is True, it rescales the output.
     """
-    scores = np.where(seen, (q @ k.T) * q.shape[1] ** -0.5, -np.inf)
+    scores = scores_of(q, k, seen)
     outputs, sums = [], []
     of_queries = [split(part.T, n) for part in split(scores, n)]
     for rank, of_blocks in enumerate(of_queries):
