@@ -7,7 +7,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import call, listed, per_rank, rounding, tensor
-from grader.reference import mesh, single_device
+from grader.reference import mesh, mesh_groups, single_device
 from grader.reference.mesh import Mesh
 
 SQUARE = Mesh((2, 2))
@@ -43,12 +43,12 @@ def test_coordinates(world):
     there.returns(
         places,
         label="the list of the coordinates of ranks 0 to 5",
-        otherwise=mesh.likely_order(there.values()[0], shape),
+        otherwise=mesh_groups.likely_order(there.values()[0], shape),
     )
     back.returns(
         (0, 1, 2, 3, 4, 5),
         label="the list of the ranks at (0, 0), (0, 1), … (1, 2)",
-        otherwise=mesh.likely_ranks(back.values()[0], shape),
+        otherwise=mesh_groups.likely_ranks(back.values()[0], shape),
     )
     beyond.raises_value_error("6", "2", "3")
     negative.raises_value_error("-1", because="Negative ranks are never on a mesh.")
@@ -68,7 +68,7 @@ def test_groups(world):
         call("device_mesh.mesh_groups", (2, 3), own=0, may_raise=True, **IN_GROUPS),
         call("device_mesh.mesh_groups", (-2, -2), own=0, may_raise=True, **IN_GROUPS),
     )
-    known = mesh.known_groups(run.values(), SQUARE, numbers)
+    known = mesh_groups.known_groups(run.values(), SQUARE, numbers)
     for index, (name, ranks_of) in enumerate((("row", SQUARE.row), ("column", SQUARE.column))):
         run.returns(
             *(numbers[ranks_of(rank)] for rank in range(4)),
@@ -77,7 +77,7 @@ def test_groups(world):
             known_mistakes=[
                 {k: v[index] for k, v in own.items() if v[index] is not None} for own in known
             ],
-            if_none=mesh.NO_GROUP,
+            if_none=mesh_groups.NO_GROUP,
         )
     wrong.raises_value_error("2", "3", "4")
     below_zero.raises_value_error("-2", because="D and T must be at least 1.")

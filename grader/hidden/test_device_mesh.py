@@ -9,7 +9,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import call, on_gloo, per_rank
 from grader.hidden.mesh_shapes import SHAPES, SQUARE, named
-from grader.reference import mesh as parts
+from grader.reference import mesh_groups
 from grader.reference.mesh import Mesh
 
 
@@ -21,7 +21,7 @@ def test_coordinates(world, rng):
     """
     drawn = [tuple(sides) for sides in rng.integers(2, 13, (2, 2)).tolist()]
     for shape in (*SHAPES, (3, 2), (4, 8), (16, 1), *drawn):
-        places = parts.places(shape)
+        places = mesh_groups.places(shape)
         there, back = world(
             1,
             call(
@@ -38,12 +38,12 @@ def test_coordinates(world, rng):
         there.returns(
             places,
             label=f"the list of the coordinates of all ranks on a mesh of {named(shape)}",
-            otherwise=parts.likely_order(there.values()[0], shape),
+            otherwise=mesh_groups.likely_order(there.values()[0], shape),
         )
         back.returns(
             tuple(range(len(places))),  # not a list: a list of numbers would become a tensor
             label=f"the list of the ranks at all places of a mesh of {named(shape)}, row by row,",
-            otherwise=parts.likely_ranks(back.values()[0], shape),
+            otherwise=mesh_groups.likely_ranks(back.values()[0], shape),
         )
 
 
@@ -99,7 +99,7 @@ def judge_groups(run, shape, own, first=None):
             f" this option, only the ranks of a group make the group. {MAKE_ALL} Leave"
             " use_local_synchronization out.",
         )
-    known = parts.known_groups(run.values(), mesh, own, first and Mesh(first))
+    known = mesh_groups.known_groups(run.values(), mesh, own, first and Mesh(first))
     for index, (name, ranks_of) in enumerate((("row", mesh.row), ("column", mesh.column))):
         run.returns(
             *(own[ranks_of(rank)] for rank in range(mesh.size)),
@@ -109,7 +109,7 @@ def judge_groups(run, shape, own, first=None):
                 {k: v[index] for k, v in of_rank.items() if v[index] is not None}
                 for of_rank in known
             ],
-            if_none=parts.NO_GROUP,
+            if_none=mesh_groups.NO_GROUP,
         )
     run.require(
         all(len(found) == 2 for found in run.values()),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grader.reference import mesh as parts
-from grader.reference import single_device
+from grader.reference import mesh_groups, single_device
 from grader.reference.mesh import Mesh
 
 sides = st.integers(1, 4)
@@ -41,7 +41,7 @@ def test_a_step_on_any_mesh_is_that_of_a_single_device(rows, columns, pairs, bat
 @given(sides, sides)
 def test_rows_and_columns_partition_the_ranks_and_cross_once(rows, columns):
     mesh = Mesh((rows, columns))
-    assert parts.places(mesh.shape) == [mesh.place(rank) for rank in mesh.ranks]
+    assert mesh_groups.places(mesh.shape) == [mesh.place(rank) for rank in mesh.ranks]
     for rank in mesh.ranks:
         assert len(mesh.row(rank)) == columns and len(mesh.column(rank)) == rows
         assert set(mesh.row(rank)) & set(mesh.column(rank)) == {rank}
@@ -77,23 +77,23 @@ def test_the_example_of_the_text():
 @pytest.mark.parametrize(
     "found, likely",
     [
-        ([(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)], parts.COLUMNS_FIRST),
-        ([(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)], parts.SWAPPED),
-        ([(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)], parts.OTHER_SIDE),
-        (parts.places((2, 3)), ""),
+        ([(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)], mesh_groups.COLUMNS_FIRST),
+        ([(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)], mesh_groups.SWAPPED),
+        ([(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)], mesh_groups.OTHER_SIDE),
+        (mesh_groups.places((2, 3)), ""),
         (None, ""),
         ([None] * 6, ""),
     ],
 )
 def test_the_order_of_coordinates_is_recognized(found, likely):
-    assert parts.likely_order(found, (2, 3)) == likely
+    assert mesh_groups.likely_order(found, (2, 3)) == likely
 
 
 @pytest.mark.parametrize(
     "found, likely",
     [
-        ([0, 2, 4, 1, 3, 5], parts.COLUMNS_FIRST),
-        ([0, 1, 2, 2, 3, 4], parts.OTHER_SIDE),
+        ([0, 2, 4, 1, 3, 5], mesh_groups.COLUMNS_FIRST),
+        ([0, 1, 2, 2, 3, 4], mesh_groups.OTHER_SIDE),
         ([0, 1, 2, 3, 4, 5], ""),
         ("012345", ""),
         ([[], 1, 2, 3, 4, 5], ""),
@@ -101,17 +101,17 @@ def test_the_order_of_coordinates_is_recognized(found, likely):
     ],
 )
 def test_the_order_of_ranks_is_recognized(found, likely):
-    assert parts.likely_ranks(found, (2, 3)) == likely
+    assert mesh_groups.likely_ranks(found, (2, 3)) == likely
 
 
 def test_a_wrong_group_is_named_with_its_ranks():
     mesh, own = Mesh((2, 3)), np.arange(6.0)[:, None]
     cut = [[own[[rank // 2 * 2, rank // 2 * 2 + 1]], None] for rank in mesh.ranks]
-    known = parts.known_groups(cut, mesh, own)
+    known = mesh_groups.known_groups(cut, mesh, own)
     text = "rank 4 returned the group [4, 5] as its row. Its row is [3, 4, 5]"
     assert [name for name in known[4] if name.startswith(text)]
-    assert parts.SWAPPED_GROUPS not in known[4]
+    assert mesh_groups.SWAPPED_GROUPS not in known[4]
     swapped = [[own[mesh.column(rank)], own[mesh.row(rank)]] for rank in mesh.ranks]
-    assert parts.SWAPPED_GROUPS in parts.known_groups(swapped, mesh, own)[0]
+    assert mesh_groups.SWAPPED_GROUPS in mesh_groups.known_groups(swapped, mesh, own)[0]
     strange = ["x", None, [own * np.nan], [own[:, :0], own], [1, 2, 3], []]
-    assert len(parts.known_groups(strange, mesh, own)) == 6
+    assert len(mesh_groups.known_groups(strange, mesh, own)) == 6
