@@ -105,7 +105,8 @@ def train(
         step, before the update, equal on every rank. The optimizer is the ``torch.optim.AdamW``
         that made the steps. Its parameters are ``weights``, in the same order.
 
-    Traffic: in each step, the traffic of ``data_parallel_step``, and at most 16·n bytes for losses.
+    Traffic: for each step, the traffic of ``data_parallel_step``, and at most 16·n bytes for
+    losses. You may average the losses of all steps together, at the end.
 
     A hint: AdamW divides each gradient by the gradient's own magnitude. So training looks almost
     the same with gradients that are n times too large. But the state of the optimizer shows the

@@ -109,8 +109,8 @@ CLUSTER_SCENES = {
             "data_parallel_step",
             "data_parallel.data_parallel_step",
             "data_parallel",
-            "Gradients are averaged after the backward pass, so the step takes longer by the whole"
-            " time of the averaging.",
+            "If the averaging begins only after the backward pass, the step takes longer by the"
+            " whole time of the averaging.",
             SMALL | {"layers": 8, "rows": SHARD_ROWS},
         ),
         _buckets(

@@ -171,7 +171,10 @@ def parse() -> argparse.Namespace:
             error, ModuleNotFoundError
         ) and not f"{options.module}.benchmarking.".startswith(f"{error.name}."):
             raise  # a module that the student's file imports is missing
-        refuse(f"there is no module {options.module}.benchmarking")
+        hint = " (the package is a folder beside handout/, named without a path)"
+        refuse(
+            f"there is no module {options.module}.benchmarking{hint * (os.sep in options.module)}"
+        )
     return options
 
 
