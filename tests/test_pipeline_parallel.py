@@ -320,8 +320,8 @@ def test_run_schedule_frees(world):
             second - first <= (many - few) * saved / 2,
             f"rank {rank}, 1F1B: the largest number of bytes alive was {first} with {few}"
             f" micro-batches, and {second} with {many}. On this stage, the saved tensors of one"
-            f" micro-batch take {saved} bytes. Something keeps these bytes after the micro-batch's"
-            " backward pass.",
+            f" micro-batch take {saved} bytes. What keeps memory after the micro-batch's backward"
+            " pass? (A Work keeps the tensor that it sends, until you call wait().)",
         )
 
 

@@ -99,8 +99,9 @@ def require_freed(runs, maker):
         saved = 2 * len(p.cut[rank]) * p.message  # x and z of each layer
         grown, text = growth(runs, rank, maker)
         text += (
-            f" On this stage, the saved tensors of one micro-batch take {saved} bytes. Something"
-            " keeps these bytes after the micro-batch's backward pass."
+            f" On this stage, the saved tensors of one micro-batch take {saved} bytes. What keeps"
+            " memory after the micro-batch's backward pass? (A Work keeps the tensor that it sends,"
+            " until you call wait().)"
         )
         run.require(grown <= saved / 2, text)
         if maker is one_forward_one_backward:

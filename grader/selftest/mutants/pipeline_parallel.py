@@ -480,7 +480,7 @@ MUTANTS = [
         "_stage_backward(weights, alive.pop(i), grad_y, totals)",
         "_stage_backward(weights, alive[i], grad_y, totals)",
         FREES | {"public run_schedule_frees"},
-        "Something keeps these bytes after the micro-batch's backward pass",
+        "What keeps memory after the micro-batch's backward pass?",
     ),
     Mutant(
         "the loss of the batch is a sum",
