@@ -12,7 +12,7 @@ micro_batch)``, because a stage may hold several chunks of the model:
     ("F", c, i)    the forward pass of micro-batch i through chunk c of this stage
     ("B", c, i)    the gradient of this chunk's input, which the previous part needs
     ("W", c, i)    the gradients of this chunk's weights, at any time after B
-    ("BW", c, i)   the whole backward pass: B and W; the message is sent after both
+    ("BW", c, i)   the whole backward pass, B and W; the gradient is sent after both
 
 With n stages of v chunks each, the model is cut into n·v parts. Chunk c of stage s is part c·n + s.
 A micro-batch visits all stages once for each chunk. ``handout/schedule_runner.py`` is given. It
@@ -53,9 +53,9 @@ def chunk_layers(num_layers: int, stage: int, num_stages: int, num_chunks: int) 
     Returns:
         v ranges of L/(n·v) layers each. Chunk c of stage s is part c·n + s.
     Raises:
-        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); there is no
-            stage, or no chunk (the message contains this count); L is not positive, or does not
-            divide into n·v parts ("10 layers cannot be cut into 4 parts").
+        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); a number of
+            stages or chunks is less than 1 (the message contains this number); L is not
+            positive, or does not divide into n·v parts ("10 layers cannot be cut into 4 parts").
 
     ``chunk_layers(8, 1, 2, 2)``  →  [range(2, 4), range(6, 8)].
     About 5 lines.
@@ -89,9 +89,9 @@ def interleaved_schedule(
           forward passes if these are fewer.)
         - With v = 1 the schedule is 1F1B. Then at most n − s activations are alive.
     Raises:
-        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); there is no
-            stage, chunk or micro-batch (the message contains this count); n does not divide m ("3
-            micro-batches do not divide into groups of 2").
+        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); a number of
+            stages, chunks or micro-batches is less than 1 (the message contains this number); n
+            does not divide m ("3 micro-batches do not divide into groups of 2").
 
     ``interleaved_schedule(1, 2, 2, 2)``  →  for instance [("F", 0, 0), ("F", 0, 1), ("F", 1, 0),
     ("BW", 1, 0), ("F", 1, 1), ("BW", 1, 1), ("BW", 0, 0), ("BW", 0, 1)].
@@ -109,8 +109,8 @@ def interleaved_bubble(num_stages: int, num_chunks: int, num_micro_batches: int)
     Args:
         num_stages, num_chunks, num_micro_batches: n, v, and m, a multiple of n.
     Raises:
-        ValueError: there is no stage, chunk or micro-batch (the message contains this count), or n
-            does not divide m (the message contains both numbers).
+        ValueError: a number of stages, chunks or micro-batches is less than 1 (the message contains
+            this number), or n does not divide m (the message contains both numbers).
 
     ``interleaved_bubble(4, 1, 4)``  →  3/7, as for 1F1B;  ``interleaved_bubble(4, 2, 4)``  →  3/11.
     About 4 lines.
@@ -190,8 +190,8 @@ def zero_bubble_schedule(stage: int, num_stages: int, num_micro_batches: int) ->
           m(f + b + w) + (n − 1)(f + b) − (min(n, m) − 1)·min(f, b, w). For f = b = w and m ≥ n,
           each stage is idle for (n − 1)·f. In 1F1B it is idle for three times as long.
     Raises:
-        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); there is no
-            stage, or no micro-batch (the message contains this count).
+        ValueError: ``stage`` is not one of the stages (the message contains ``stage``); a number of
+            stages or micro-batches is less than 1 (the message contains this number).
 
     ``zero_bubble_schedule(1, 2, 2)``  →  for instance [("F", 0, 0), ("B", 0, 0), ("F", 0, 1),
     ("B", 0, 1), ("W", 0, 0), ("W", 0, 1)]: the last stage sends both gradients before its first W.

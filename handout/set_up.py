@@ -445,9 +445,10 @@ def explain(said, code):
         )
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return (
-            "The server's certificate is not trusted. Behind a proxy, set PIP_CERT=<its"
-            " certificate>; with Python from python.org on macOS, run its Install"
-            " Certificates.command. Then run make setup again."
+            "pip does not trust the server's certificate. If you are behind a proxy, set"
+            " PIP_CERT=<path of the file with the proxy's certificate>. If your Python on macOS is"
+            " from python.org, run the file “Install Certificates.command” in this Python's folder"
+            " in Applications. Then run make setup again."
         )
     if re.search(
         "Max retries|NewConnection|Connection(Reset|Refused|Error)|ReadTimeout|timed out|Retrying",

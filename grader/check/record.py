@@ -87,9 +87,10 @@ def messages(records: Iterable[Record]) -> Iterator[str]:
 
 
 def to_do(records: Iterable[Record], statuses: dict[str, str] = TO_DO) -> Iterator[tuple[str, str]]:
-    """Yield a pair for each status that at least one record has: the status, and a line about it.
+    """Yield a pair for each of the ``statuses`` that at least one record has.
 
-    The line lists the problems of the checks with this status.
+    The pair is the status, and a line with the numbers of the problems in the assignment that have
+    checks with this status.
     """
     numbers: dict[str, list[str]] = {status: [] for status in statuses}
     for record in records:

@@ -143,7 +143,7 @@ class WorldRunner:
         return report
 
     def _run_on_some_server(self, size: int, calls: list[Call]) -> WorldReport:
-        """Run a world. If the fork server does not answer, start another server for it.
+        """Run a world. If the fork server does not answer, start another server, and run it there.
 
         Perhaps the server was killed, because memory ran out. The new server ends together with
         this process. No rank has seen the calls yet, so they can be made on the new server.

@@ -1,7 +1,8 @@
-"""Notices that there is no worker, because no worker has started yet or all have ended.
+"""Notices that there is no worker: no worker has started yet, or all workers have ended.
 
-dask waits for a worker without a time limit. This is right while a Slurm job waits for a free node:
-that can take hours. But a job that failed at its start, or used up its time, does not start again.
+dask waits for workers, and has no time limit for this wait. This is right while a Slurm job waits
+for a free node: that can take hours. But a job that failed at its start, or used up its time, does
+not start again.
 """
 
 import getpass

@@ -18,9 +18,9 @@ ANY_SOURCE = "A receive without src takes the first message that arrives, from a
 def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Line]:
     """Return a line about a receive without src that took the message of another receive.
 
-    Return [] if there is no such receive. Also return [] if there was no message of another rank
-    that this receive could have taken instead. Then the receive may be right, and a send may be
-    missing.
+    Return [] if there is no such receive. Also return [] if no other send to this rank, in the same
+    group and with the same tag, is still waiting. Then the receive without src had no other message
+    to take. It may be right, and a send may be missing.
     """
     sends = [w.operation for w in waiting if w.operation.kind == "send"]
     left = {lane_destination(lane(send)) for send in sends}

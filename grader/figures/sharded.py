@@ -40,7 +40,10 @@ def sharded() -> Picture:
 
 
 def prefetch() -> Picture:
-    """Return a picture of a forward pass of four layers, without and with a gather ahead."""
+    """Return a picture of a forward pass of four layers, without and with prefetch.
+
+    With prefetch, the next layer is gathered while a layer is computed.
+    """
     described = (
         "A forward pass of four layers. Each layer is gathered before it is computed. Without"
         " prefetch, the network idles while a layer is computed, and the rank waits for every"

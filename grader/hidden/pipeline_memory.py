@@ -21,9 +21,11 @@ def deal_stages(rng):
 
 
 def memory(world, rng, n, *makers, many=MANY):
-    """Run the schedules of each maker on n stages, with FEW and with ``many`` micro-batches.
+    """Run schedules on n stages, with FEW and with ``many`` micro-batches.
 
-    Return two pairs (run, problem) for each maker. Fail if a gradient is wrong.
+    A maker is a function that returns a stage's schedule. Its arguments are the stage, n, and the
+    number of micro-batches. Return two pairs (run, problem) for each maker. Fail if a gradient is
+    wrong.
     """
     made = [
         (PipelineProblem(rng, n, m, rows=32, width=8, layers=5 * n), maker)

@@ -364,7 +364,7 @@ def require_in_step(run, towards):
             text = (
                 f"rank {rank + towards} received message {late[0]} (counted from 0) from rank"
                 f" {rank}. Then it waited for the next message, although it had not sent its own"
-                " result for this message."
+                f" result for message {late[0]}."
             )
             run.require(
                 False,

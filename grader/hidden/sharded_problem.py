@@ -266,7 +266,10 @@ def sharded_problems(rng, n):
 
 
 def in_float32(rng, n):
-    """Return a model in float32. A rank must not send its numbers as float64."""
+    """Return a model in float32.
+
+    With this model, a check of the traffic finds ranks that send float32 numbers as float64.
+    """
     return ShardedProblem(rng, n, layers=2, width=n, dtype=np.float32)
 
 

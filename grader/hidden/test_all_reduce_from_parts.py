@@ -82,9 +82,9 @@ def require_two_parts(run, n, x):
         of_x = round(gathered * gathering.itemsize / x.itemsize)
         run.require(
             length <= gathered <= padded or length <= of_x <= padded,
-            f"rank {rank}'s all-gather made {gathered} elements. The tensor with its padding"
-            f" has {padded} elements. Gather one block from each rank: the block of sums that this"
-            " rank got from the reduce-scatter.",
+            f"the result of rank {rank}'s all-gather has {gathered} elements. The tensor with its"
+            f" padding has {padded} elements. Each rank must pass one block to the all-gather: the"
+            " block of sums that it got from its reduce-scatter.",
         )
 
 

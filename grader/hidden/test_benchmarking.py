@@ -69,8 +69,8 @@ def test_bus_bandwidth(world, rng):
         right = [truth.bus_bandwidth(*case) for case in cases]
         algorithm = [truth.algorithm_bandwidth(size, seconds) for _, size, _, seconds in cases]
         again = (
-            "this is n times the expected value. The argument size is already the size of the whole"
-            " array, and the factor is relative to this size, not to one rank's part"
+            "this is n times the expected value. The argument “size” is already the size of the"
+            " whole array, and the factor is relative to this size. So do not multiply by n"
         )
         part = "the size was divided by n. Use the size of the whole array, not of one rank's part"
         mistakes = [

@@ -254,8 +254,8 @@ def require_elements(run, rank, done, due, itemsize):
         numbers = f"{moved:.0f} bytes instead of {due * itemsize}"
     run.require(
         done.elements == due or moved == due * itemsize,
-        f"rank {rank}: {done}. For this rank, the operation moves {numbers}. Each block travels"
-        " once, to a rank that needs it.",
+        f"rank {rank}: {done}. For this rank, the operation moves {numbers}. Do not move an"
+        " element to a rank that does not need it, or more than once.",
     )
 
 

@@ -340,9 +340,10 @@ def _starts_with_the_last_layers(run, n):
             run.values()
         early = started_before_layer(run, rank, layer=0)
         sentence = (
-            f"the first parameter got no gradient in this backward pass. Rank {rank} had started"
-            f" {early} of 3 all-reduces when the pass came to the first layer. Two of them can"
-            " begin before that. Gradients become ready from the last layer to the first, so fill"
+            "this check gives the first parameter no gradient in this backward pass, so its bucket"
+            " cannot become full. The other two of the 3 all-reduces can begin before the pass"
+            f" comes to the first layer, but rank {rank} had started only {early}."
+            " Gradients become ready from the last layer to the first, so fill"
             " the buckets from the last layer, and start each bucket as soon as it is full."
         )
         run.require(early >= 2, sentence)

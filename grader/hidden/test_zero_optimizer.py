@@ -12,6 +12,7 @@ from grader.hidden.sharded_evidence import imported, require_traffic
 from grader.hidden.sharded_problem import ZeroProblem, drawn_rates, late, served_rates
 from grader.hidden.world_sizes import SIZES
 from grader.reference import zero
+from grader.reference.counting import counted
 from grader.reference.data_parallel import OTHER_MEMORY
 from grader.reference.optimizer_reports import require_defaults
 
@@ -87,7 +88,8 @@ def test_zero_weights(world, rng):
                 *[p.weights_after[-1]] * n,
                 tolerance=p.tolerance,
                 select=driver_results.first_memory,
-                label="the list of values in the weights' own memory after the last step",
+                label="the list of values, after the last step, in the memory that held the"
+                " weights at the start,",
                 known_mistakes=[{OTHER_MEMORY: p.weights}] * n,
             )
             require_silent_constructor(run)
@@ -172,8 +174,8 @@ def test_zero_traffic(world, rng):
                 known_mistakes=p.mistakes,
             )
             sentence = (
-                f"Each of the {p.steps} steps needs only one reduce-scatter and one all-gather, of"
-                f" {p.bytes} bytes each."
+                "One reduce-scatter and one all-gather for each step are enough, of"
+                f" {p.bytes} bytes each ({counted(p.steps, 'step')})."
             )
             most = p.steps * 2 * (n - 1) / n * p.bytes
             require_traffic(run, most, sentence, np.dtype(p.dtype).itemsize)

@@ -45,7 +45,10 @@ class InStep:
         return True
 
     def note_received(self, receive: Operation, source: int) -> None:
-        """Count a message that a rank gets, if the rule applies to the message."""
+        """Count a message that a rank gets, if it comes from the rank's sender in this call.
+
+        See ``Call.in_step``. The rank then has no withheld message any more.
+        """
         if self._is_passed_on(receive, source):
             self.received[receive.rank, receive.call] += 1
             self.withheld.discard((receive.rank, receive.call))

@@ -86,7 +86,7 @@ def run_custom(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return all tensors of nested lists, tuples and dictionaries; [] for any other value."""
+    """Return all tensors in a tensor, or in nested lists, tuples and dictionaries; else []."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):

@@ -393,9 +393,10 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _blocks(tensors: Tensors, in_order: bool) -> Tensors:
-    """Return the tensors that an operation fills without gaps, each as one block of memory.
+    """Return those of the tensors that an operation fills as one block of memory.
 
-    If ``in_order`` is True, the operation skips the gaps in a tensor that is not contiguous. So
-    such a tensor is left out.
+    If ``in_order`` is False, these are all tensors. If ``in_order`` is True, the operation writes
+    the entries in their logical order, and leaves the memory between them unchanged. So a tensor
+    that is not contiguous is left out.
     """
     return [tensor for tensor in tensors if not in_order or tensor.is_contiguous()]

@@ -215,7 +215,7 @@ def _averages(
 
 
 def _by_arrival(ready: Ready, buckets: list[list[int]]) -> list[list[int]]:
-    """Sort each bucket by the order in which its gradients became ready, and return the buckets.
+    """Return the buckets, each sorted by the order in which its gradients became ready.
 
     In each bucket, gradients that never became ready come last.
     """

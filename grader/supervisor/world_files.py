@@ -266,7 +266,7 @@ def _without_name(maps: bytes) -> list[mappings.Mapped]:
 def add_shared(files: Files, users: set[int]) -> None:
     """Add to ``files`` the files that these users have in shared memory (/dev/shm).
 
-    In a folder that one of these users has made there, the files of all users count.
+    If one of these users has made a folder there, add all files below this folder, of any owner.
     """
     with contextlib.suppress(OSError), os.scandir(SHARED) as entries:
         for entry in itertools.islice(entries, MAX_ENTRIES):

@@ -50,10 +50,10 @@ def interrupt() -> None:
 def pass_on() -> Callable[[], None]:
     """Return the function that the launching process calls for each signal, without arguments.
 
-    The first signal asks the ranks to stop, and says so. Ranks that still run after ``GRACE``
-    seconds are killed. (A rank does not react to the first signal while it starts, or while it
-    waits for other ranks to start.) A later signal kills the ranks if it comes more than 1 second
-    after the first. Otherwise it has no effect.
+    At the first signal, this function prints a message and asks the ranks to stop. Ranks that still
+    run after ``GRACE`` seconds are killed. (A rank does not react to the first signal while it
+    starts, or while it waits for other ranks to start.) A later signal kills the ranks
+    if it comes more than 1 second after the first. Otherwise it has no effect.
     """
     asked: list[float] = []
 

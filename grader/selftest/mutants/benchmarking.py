@@ -401,7 +401,7 @@ MUTANTS = [
         "    for _ in range(warm_up):\n        operation()\n",
         "    for _ in range(warm_up + 1):\n        operation()\n",
         WATCH,
-        "times: warm_up + iterations is",
+        "times, but warm_up + iterations is",
     ),
     Mutant(
         "a warm-up before every iteration",
@@ -417,7 +417,7 @@ MUTANTS = [
             operation()
 """,
         {"public stopwatch", "hidden warm_up"},
-        "times: warm_up + iterations is",
+        "times, but warm_up + iterations is",
     ),
     Mutant(
         "the fastest rank's times",

@@ -25,7 +25,7 @@ def _of(part, *, caught):
 buckets = _of("data_parallel", caught=BUCKETS | {"public gradient_buckets_of_other_parameters"})
 training = _of("data_parallel", caught=GRADIENTS)
 gradients = _of("data_parallel", caught=GRADIENTS)
-prefetch = _of("sharded_data_parallel", caught={"hidden prefetch_values"})
+prefetch = _of("sharded_data_parallel", caught={"hidden prefetched_values"})
 pair = _of("sequence_and_experts", caught=PAIR)
 pair_backward = _of("sequence_and_experts", caught=PAIR_BACKWARD)
 ring = _of("sequence_and_experts", caught=RING)

@@ -1701,7 +1701,7 @@ MUTANTS = [
         "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
         "    total = spans[-1].end - spans[0].start\n",
         {"hidden bubble_measured"},
-        "this is right only if the spans come in order",
+        "this is right only if the spans come in the order of time",
     ),
     Mutant(
         "a stage that records nothing is not counted",

@@ -708,7 +708,7 @@ USED = []
         FIRST,
         "    warm_up = num_stages - stage - 1\n",
         FEW,
-        "the kinds are F and B and W",
+        "the kinds are F, B and W",
     ),
     mutant(
         "few micro-batches are refused",

@@ -772,7 +772,7 @@ MUTANTS = [
         {
             "hidden zero_memory",
         },
-        "of the same size, and the rank's flat shards (1/4) of the weights",
+        "of this size each, and the rank's flat shards (1/4) of the weights",
     ),
     # ——— 6.3
     mutant(
