@@ -23,7 +23,9 @@ def _of(part, *, caught):
 
 
 buckets = _of("data_parallel", caught=BUCKETS | {"public gradient_buckets_of_other_parameters"})
-training = _of("data_parallel", caught=GRADIENTS)
+training = _of(
+    "data_parallel", caught={"public train", "hidden train_weights", "hidden train_state"}
+)
 gradients = _of("data_parallel", caught=GRADIENTS)
 prefetch = _of("sharded_data_parallel", caught={"hidden prefetched_values"})
 pair = _of("sequence_and_experts", caught=PAIR)

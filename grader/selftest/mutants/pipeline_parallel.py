@@ -1264,7 +1264,8 @@ MUTANTS = [
         "pipeline_parallel",
         "grad_outputs[i] = mlp.loss_backward(y_i) / num_micro_batches",
         "grad_outputs[i] = mlp.loss_backward(y_i) / (last_stage + 1)",
-        RUN,
+        # This check has three micro-batches, and may draw three stages.
+        RUN - {"hidden run_schedule_twice"},
         "the list of the weights' gradients",
     ),
     Mutant(
