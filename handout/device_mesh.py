@@ -81,7 +81,8 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
     Returns:
         ``(row, column)``. The row is the group of the T ranks with this rank's data coordinate, in
         the order of the ranks. The column is the group of the D ranks with this rank's tensor
-        coordinate. A later call may return the same groups again.
+        coordinate. A later call with the same shape may return the same
+        groups again.
     Raises:
         ValueError: D·T is not the world size ("4 ranks do not make a mesh of 2 × 3"), or D or T is
             less than 1.

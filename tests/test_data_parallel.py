@@ -70,7 +70,7 @@ def test_shard_batch(world):
             "every n-th row was taken. Take consecutive rows": tensor(
                 [[i + rank] for i in (1, 3, 5)]
             ),
-            "split(n) makes parts of n rows. chunk(n) and tensor_split(n) make n parts": tensor(
+            "split(n) makes parts of n rows. tensor_split(n) makes n parts": tensor(
                 [[2 * rank + i] for i in (1, 2)]
             ),
         }

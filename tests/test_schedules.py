@@ -74,8 +74,9 @@ def test_chunk_layers(world):
 
 
 # (stages, chunks, micro-batches): a small case, the case of the figure in the text, a case with one
-# chunk on each stage, which is 1F1B, and a case with an odd number of stages. In the figure's case,
-# the formula for the length of the warm-up gives more than the number of all forward passes.
+# chunk on each stage, which is 1F1B, and a case with two chunks on each of three stages. In the
+# figure's case, the formula for the length of the warm-up gives more than the number of all forward
+# passes.
 INTERLEAVED = (2, 2, 4), (4, 2, 4), (3, 1, 6), (3, 2, 6)
 
 

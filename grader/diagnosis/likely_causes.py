@@ -19,7 +19,8 @@ from grader.world.report import Ending, RankReport, Returned, WorldReport
 # A rank polls if it is at a line with ``is_completed``, or at most this many lines below one.
 LOOP_LINES = 2
 ASYNCHRONOUS = (
-    "With async_op=True, a collective returns immediately. Call wait() on its Work after that work."
+    "With async_op=True, a collective returns immediately. First do the rank's own work, then call"
+    " wait() on the Work that the collective returned."
 )
 GIVE_SOURCE = (
     f"{ANY_SOURCE} Give src, as in dist.recv(tensor, src), to receive from a certain rank."
@@ -181,7 +182,8 @@ def _is_synchronous_collective(report: WorldReport, waiting: list[Waiting]) -> b
     for operation in (w.operation for w in waiting):
         stacks = report.ranks[operation.rank].stacks
         place = stack_frames.own_frame(stacks, report.submission_dir) if stacks else None
-        if operation.kind not in ("send", "recv") and place and place.line == operation.line:
+        is_at_its_line = place and operation.file and place.line == operation.line
+        if is_at_its_line and operation.kind not in ("send", "recv", "barrier"):
             return True
     return False
 

@@ -253,7 +253,7 @@ def _late(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnosis:
             [*_standing(report, waiting, call), *unsent, Line(STILL)],
         )
     if not computing and (spent := [rank.rank for rank in returned if rank.busy]):
-        used = f"{rank_list(spent).capitalize()} used most of this time, and then returned."
+        used = f"{rank_list(spent).capitalize()} used much processor time, and then returned."
         return Diagnosis(f"Stopped after {limit}. {used}", _standing(report, waiting, call))
     if not computing:  # no rank computes, but the grader has found no deadlock
         lines = _standing(report, waiting, call)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from grader.assignment import GIVEN
 from grader.wire import machine_limits, tiers
 from grader.world.report import Raised
 
@@ -53,7 +54,7 @@ class Slip:
 
     A slip applies if the exception's text contains all ``texts``, and the exception occurred in one
     of the functions ``inside``. In ``inside``, ``OWN_LINE`` stands for the student's own line. A
-    function of the student's files counts if it has the innermost line of these files. If
+    function of a given file, such as mlp.py, counts if it has the innermost line. If
     ``inside`` is empty, the place does not matter. The message has only the first slip that
     applies.
     """
@@ -64,8 +65,8 @@ class Slip:
 
     def applies(self, raised: Raised) -> bool:
         """Return whether this mistake explains an exception."""
-        functions = {raised.inside, *(line["function"] or None for line in raised.lines[-1:])}
-        is_here = not self.inside or not functions.isdisjoint(self.inside)
+        given = {line["function"] for line in raised.lines[-1:] if line["file"] in GIVEN}
+        is_here = not self.inside or not ({raised.inside} | given).isdisjoint(self.inside)
         return is_here and all(text in raised.text for text in self.texts)
 
 

@@ -20,7 +20,7 @@ COLUMNS_FIRST = (
 OTHER_SIDE = "D, the number of rows, was used in place of T, the number of ranks in a row"
 FIRST_MESH = (
     "this is the group of an earlier mesh of another shape. Does mesh_groups keep groups from call"
-    " to call? Make new groups in each call"
+    " to call? Groups may be used again only for the same shape"
 )
 ALL_RANKS = "this is the group of all ranks. Make one group for each row and one for each column"
 NO_GROUP = (

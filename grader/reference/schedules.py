@@ -52,7 +52,10 @@ def complete(actions: list[Action], m: int) -> str | None:
         if (times := counted[action]) != 1:
             return f"{action} is there {times} times, not once" if times else f"{action} is missing"
     if strange := [action for action in actions if action not in wanted]:
-        return f"{strange[0]} is not a valid action: {numbers('micro-batch', 'micro-batches', m)}"
+        return (
+            f"{strange[0]} is not a valid action: the kinds are forward and backward,"
+            f" {numbers('micro-batch', 'micro-batches', m)}"
+        )
     place = {action: number for number, action in enumerate(actions)}
     early = [i for i in range(m) if place["backward", i] < place["forward", i]]
     return f"('backward', {early[0]}) comes before ('forward', {early[0]})" if early else None

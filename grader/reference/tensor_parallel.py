@@ -86,7 +86,8 @@ UNCHAINED = (
 )
 FORWARD_ORDER = "the backward pass went from the first layer to the last. Begin with the last layer"
 PARTS_OF_LENGTH = (
-    "this part has n rows or columns. split(n) makes parts of length n, and chunk(n) makes n parts"
+    "this part has n rows or columns. split(n) makes parts of length n, and tensor_split(n) makes n"
+    " parts"
 )
 EVERY_NTH = "every n-th row or column was taken. Take consecutive ones"
 NO_INNER_GELU = "gelu is missing between the two products: this is gelu(x @ A @ B)"

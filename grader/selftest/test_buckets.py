@@ -24,6 +24,7 @@ from grader.reference.buckets import (
     packing_mistakes,
     pass_mistakes,
 )
+from grader.reference.data_parallel import BEFORE_ACCUMULATION, TOO_EARLY
 
 
 @pytest.mark.parametrize(
@@ -100,12 +101,28 @@ def test_buckets_that_begin_as_they_fill():
 
 
 def test_gradients_of_several_shapes_cannot_meet():
-    known = pass_mistakes([{1: B, 0: A}, {0: C, 1: D}], [[1], [0]], {0: (2, 2), 1: (4,)})
+    ready = [{1: B.ravel(), 0: A}, {0: C, 1: D.ravel()}]
+    known = pass_mistakes(ready, [[1], [0]], {0: (2, 2), 1: (4,)})
     assert left(known, AS_THEY_FILL) == left(known, BY_ARRIVAL) == [[None, None]] * 2
 
 
 def test_a_single_rank_meets_nobody():
-    assert pass_mistakes([{0: A}], [[0]], SHAPES) == [{}]
+    (known,) = pass_mistakes([{0: A}], [[0]], SHAPES)
+    assert known.keys() == {BEFORE_ACCUMULATION, TOO_EARLY}
+
+
+def test_a_bucket_that_begins_too_early_lacks_the_later_gradients():
+    zeros = np.zeros_like(A)
+    known = pass_mistakes([{1: B, 0: A}, {0: C, 1: D}], [[1, 0]], SHAPES)
+    np.testing.assert_equal(left(known, TOO_EARLY), [[C / 2, B / 2]] * 2)
+    np.testing.assert_equal(left(known, BEFORE_ACCUMULATION), [[zeros, zeros]] * 2)
+
+
+def test_a_bucket_waits_for_its_turn_before_it_begins_too_early():
+    # Parameter 2 has the first bucket. Its gradient is ready last, so nothing is sent too early.
+    shapes = SHAPES | {2: A.shape}
+    known = pass_mistakes([{1: B, 0: A, 2: C}] * 2, [[2], [1, 0]], shapes)
+    np.testing.assert_equal(left(known, TOO_EARLY), [[A, B, C]] * 2)
 
 
 @pytest.mark.long

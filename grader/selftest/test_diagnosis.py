@@ -368,7 +368,7 @@ def test_busy_rank_that_returned_is_not_busy_any_more(report):
     made.ranks[0].busy, made.ranks[0].stacks = True, made.ranks[1].stacks
     text = str(diagnose(made, 0))
     assert "rank 0 is busy" not in text and "used little processor time" not in text
-    assert "in one call. Rank 0 used most of this time, and then returned." in text
+    assert "in one call. Rank 0 used much processor time, and then returned." in text
 
 
 @pytest.mark.parametrize("limit", ["40 seconds in all calls together", "20 seconds"])

@@ -67,7 +67,7 @@ def by_micro_batch(n, v, m):
         ),
         (
             better_schedules.zero_bubble(3, 3)[::-1],
-            " Before their first backward pass, the stages run [1, 2, 3] forward passes. Earlier"
+            " Before their first backward pass, the stages run 1, 2 and 3 forward passes. Earlier"
             " stages wait longer for a gradient. So before its first backward pass, a stage must"
             " run at least as many forward passes as the next stage.",
         ),

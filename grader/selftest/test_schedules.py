@@ -123,11 +123,17 @@ def test_whatever_is_read_is_what_was_sent(value):
         ("F0", 1, "('backward', 0) is missing"),
         ("F0 B0 F0", 1, "('forward', 0) is there 2 times, not once"),
         ("F0 B0 B0 B0", 1, "('backward', 0) is there 3 times, not once"),
-        ("F0 B0 F1", 1, "('forward', 1) is not a valid action: the only micro-batch is 0"),
+        (
+            "F0 B0 F1",
+            1,
+            "('forward', 1) is not a valid action: the kinds are forward and backward, the only"
+            " micro-batch is 0",
+        ),
         (
             "F0 F1 B0 B1 B-1",
             2,
-            "('backward', -1) is not a valid action: the micro-batches are 0 to 1",
+            "('backward', -1) is not a valid action: the kinds are forward and backward, the"
+            " micro-batches are 0 to 1",
         ),
         ("B0 F0", 1, "('backward', 0) comes before ('forward', 0)"),
         ("F0 B1 F1 B0", 2, "('backward', 1) comes before ('forward', 1)"),

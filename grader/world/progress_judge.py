@@ -236,7 +236,6 @@ class ProgressJudge:
         elif call_is_long and self._wake():
             pass  # ranks may wait in a way that looks like computing, so held ranks were released
         elif limit := self.times.exceeded_wall_limit(now):
-            self._note_busy_ranks(used)
             self._ask_stacks(now, Ending.LATE, limit)
         elif (
             idle >= thread_activity.IDLE_SECONDS
@@ -325,6 +324,7 @@ class ProgressJudge:
             if self.times.may_allow_imports and self._any_imports(asked):
                 self.times.allow_imports(now)
             else:
+                self._note_busy_ranks(self.times.used())
                 self.report.ending = Ending.LATE
         else:
             self.watch.moved()  # a rank sleeps, but not in a communication: it may wake up
