@@ -283,8 +283,8 @@ def shift_right(tensor: Tensor) -> Tensor:
 
     The messages must travel at the same time. If only rank 0 sends first, and all other ranks
     receive before they send, the messages go round one after the other. This takes n times as long.
-    To test this, a check lets one rank begin late. At least one other rank must have sent before
-    the late rank begins.
+    To test this, a check lets one of three or four ranks begin late. At least one other rank must
+    have sent before the late rank begins.
 
     Args:
         tensor: any shape.
