@@ -4,7 +4,7 @@ threat: 24
 part: data_parallel
 extends: solutions
 some: 3.5
-says: the first parameter got no gradient in this backward pass
+says: gives the first parameter no gradient in this backward pass
 seconds: 60
 """
 

@@ -289,7 +289,7 @@ MUTANTS = [
         """    return algorithm_bandwidth(size, seconds) * factors.get(collective, world_size - 1)
 """,
         {"hidden bus_bandwidth", "hidden sweep_rows"},
-        "this is n times the expected value. The argument size is already the size of the whole array",
+        "this is n times the expected value. The argument “size” is already the size of the whole",
     ),
     Mutant(
         "the part of one rank for the size",

@@ -1829,7 +1829,7 @@ def all_gather""",
     return received.chunk(dist.get_world_size())[dist.get_rank()].clone()
 """,
         {"hidden one_call[scatter]"},
-        "Each block travels once, to a rank that needs it",
+        "Do not move an element to a rank that does not need it",
     ),
     Mutant(
         "an all-reduce that gathers whole tensors and ignores its reduce-scatter",
@@ -1839,7 +1839,7 @@ def all_gather""",
     total = all_gather(padded).view(n, -1).sum(0)
 """,
         {"hidden built_from_its_parts"},
-        "all-gather made 20 elements. The tensor with its padding has 10",
+        "all-gather has 20 elements. The tensor with its padding has 10",
     ),
     Mutant(
         "an all-reduce that starts with one element before compute",
