@@ -550,7 +550,7 @@ MUTANTS = [
         {
             "hidden zero_weights",
         },
-        "the list of values in the weights' own memory after the last step is wrong",
+        "in the memory that held the weights at the start, is wrong",
     ),
     mutant(
         "weights are written as they lie",
