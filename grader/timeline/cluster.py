@@ -185,7 +185,8 @@ class Cluster:
             ),
             (
                 "Not modelled: memory and its limits, operations other than products of matrices,"
-                " the start of kernels, products that are too small to fill a device, collectives"
+                " waits for a future (get_future, all_reduce_coalesced), the start of kernels,"
+                " products that are too small to fill a device, collectives"
                 " that share a link with messages or with a collective of another group,"
                 " congestion, noise."
             ),
