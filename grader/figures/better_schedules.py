@@ -12,10 +12,10 @@ KINDS = {"F": "forward", "B": "backward", "BW": "backward", "W": "weights"}
 
 def better_schedules() -> Picture:
     described = (
-        "Four stages and four micro-batches. Time goes to the right, and shaded is waiting. GPipe"
-        " and 1F1B take 21 units of time. Interleaved 1F1B with two chunks takes 16.5 units: each"
-        " pass is half as long, and the stages begin earlier. The zero-bubble schedule takes 15"
-        " units: gradients of the weights fill the gaps, mainly at the end."
+        "Four stages and four micro-batches. Time goes to the right. In a shaded box, the"
+        " stage waits. GPipe and 1F1B take 21 units of time. Interleaved 1F1B with two chunks takes"
+        " 16.5 units: each pass is half as long, and the stages begin earlier. The zero-bubble"
+        " schedule takes 15 units: gradients of the weights fill the gaps, mainly at the end."
     )
     picture = Picture(WIDTH, 4 * ROWS + 70, "Four schedules of the same work", described)
     whole = {"F": 1.0, "BW": 2.0}

@@ -73,7 +73,7 @@ def _cells(picture: Picture, x: float, y: float, held: list[str]) -> None:
 def _terms(
     picture: Picture, x: float, y: float, width: float, height: float, ranks: set[int]
 ) -> None:
-    """Draw a block with a stripe for each rank. Colour it if the block has the rank's term."""
+    """Draw a block with a stripe for each rank, coloured if the block has the rank's term."""
     stripe = width / N
     for rank in range(N):
         picture.rect(
@@ -179,7 +179,7 @@ def deadlock() -> Picture:
     picture = Picture(
         330, 186, "Two ranks that exchange tensors: a deadlock, and the way out", described
     )
-    picture.text(0, 13, "both send first: for ever", 12, kind="bold")
+    picture.text(0, 13, "both send first: both wait for ever", 12, kind="bold")
     for rank in range(2):
         y = 22 + rank * 27
         picture.text(0, y + 15, f"rank {rank}", 11)
@@ -211,8 +211,8 @@ def queues() -> Picture:
         330, 186, "The order in which nccl runs an isend and an irecv on two ranks", described
     )
     for top, words, together in (
-        (0, "isend, then irecv: for ever", False),
-        (97, "one batch of both: at the same time", True),
+        (0, "isend, then irecv: both wait for ever", False),
+        (97, "one batch of both: both run at the same time", True),
     ):
         picture.text(0, top + 13, words, 12, kind="bold")
         for rank in range(2):

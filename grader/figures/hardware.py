@@ -30,7 +30,7 @@ def links() -> Picture:
         "From fast and near to slow and far: one H100 and its links",
         described,
     )
-    picture.text(0, 13, "From mark to mark, ten times as fast.", 11)
+    picture.text(0, 13, "Each mark means ten times the rate of the mark before.", 11)
     for index, (name, rate, written) in enumerate(LINKS):
         y = 24 + index * 38
         picture.text(0, y + 12, name, 12)

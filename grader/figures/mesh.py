@@ -28,10 +28,10 @@ def mesh() -> Picture:
             _rank(picture, x, y, row, column)
     for line, words in enumerate(
         (
-            "A row has the same rows of the batch.",
-            "Activations are added up along it.",
-            "A column has the same shards of weights.",
-            "Gradients are averaged down it.",
+            "The ranks of a row have the same rows of the batch.",
+            "Activations are added up along the row.",
+            "The ranks of a column have the same shards of weights.",
+            "Gradients are averaged down the column.",
         )
     ):
         picture.text(12 * (line % 2), 206 + 14 * line, words, 11)

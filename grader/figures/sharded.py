@@ -50,7 +50,7 @@ def prefetch() -> Picture:
         " gather. With prefetch, the next layer is gathered while a layer is computed, and the rank"
         " waits only for the first gather."
     )
-    picture = Picture(340, 190, "Gathering layers one after the other, and one ahead", described)
+    picture = Picture(340, 190, "Gathering layers without prefetch, and one layer ahead", described)
     unit, left, gather, product = 8.5, 58, 3, 4
     ways = [
         (

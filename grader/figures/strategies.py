@@ -66,7 +66,7 @@ def buckets() -> Picture:
         " ways to average the gradients. One all-reduce at the end: the network idles while the"
         " backward pass runs. One all-reduce for each layer, after the backward pass: the first"
         " all-reduce begins no earlier, and there are four latencies. Buckets: the first bucket is"
-        " sent while the backward pass of earlier layers still runs, and the step ends soonest."
+        " sent while the backward pass of earlier layers still runs, and the step ends earliest."
     )
     picture = Picture(
         340,
