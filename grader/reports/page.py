@@ -228,13 +228,16 @@ def _check(record: Record) -> Html:
 
 
 def _ran(record: Record) -> Html | None:
-    """Return a line on a check's runs: their number, ranks and time. None if no rank started."""
+    """Return a line on a check's runs: their number, ranks and time.
+
+    Return None if no rank started.
+    """
     if not record.worlds:
         return None
     sizes = sorted(set(record.worlds))
     ranks = "1 rank" if sizes == [1] else f"{rank_list(sizes).partition(' ')[2]} ranks"
     times = "once" if len(record.worlds) == 1 else f"{len(record.worlds)} times"
-    return tag("p", f"Ran {times}, on {ranks}, {record.seconds:.1f} s.", class_="soft")
+    return tag("p", f"Ran {times}, on {ranks}, in {record.seconds:.1f} s.", class_="soft")
 
 
 # ——— what was found, in the order of the message
@@ -287,7 +290,9 @@ def _pair(rank: int, compared: Compared) -> Html:
 
     alike = compared.expected == compared.got
     rows = (
-        [] if alike else [_row("the whole", compared.expected, compared.got, "differs", wrong=True)]
+        []
+        if alike
+        else [_row("the whole value", compared.expected, compared.got, "differs", wrong=True)]
     )
     rows += left_out(compared.before, "before")
     for cell in compared.cells:
@@ -363,7 +368,7 @@ def _traffic(ranks: Sequence[RankSummary]) -> Html:
     if len({one.sends for one in ranks}) == 1:
         sent = f"{ranks[0].sends:,} bytes each"
     else:
-        sent = ", ".join(f"rank {one.rank} {one.sends:,} bytes" for one in ranks)
+        sent = ", ".join(f"{one.sends:,} bytes on rank {one.rank}" for one in ranks)
     caption = "Equal operations share a row, with their number and the sum of their bytes"
     table = _table(caption, "traffic", ("Rank", "Operation", "Times", "Bytes"), rows)
     least = tag(

@@ -26,7 +26,7 @@ BLOCKS = {
         "r2": _block("#28804f"),
         "r3": _block("#8e5bb5"),
     },  # of ranks 0 to 3
-    "whole": _block("#636c76"),  # the same on every rank, or of all ranks together
+    "whole": _block("#636c76"),  # data that is equal on every rank, or that belongs to all ranks
     "forward": _block("#1b7580", "bold cyan"),
     "backward": _block("#a8497b", "bold magenta"),
     "weights": _block("#3d7a00", "bold green"),  # gradients of the weights, computed separately

@@ -26,7 +26,7 @@ MAX_THIN = 4
 LANE_GAP = 10
 MAX_SPANS_IN_FULL = 4000  # in a drawing that is not compact
 # If there are more lanes than MANY, all lanes are low. If there are more ranks than MANY,
-# neighbouring ranks that did the same share a lane.
+# neighbouring ranks with the same spans share a lane.
 MANY = 16
 LOW_LANE, LOW_GAP = 9, 2
 PASSES = "forward", "backward", "weights"
@@ -160,7 +160,7 @@ def _picture(picture: Picture, top: float, until: float) -> tuple[list[str], flo
 def _lanes(spans: Sequence[Span], ranks: Sequence[int]) -> list[tuple[str, int, list[Span]]]:
     """Return for each lane its name, the index of its (first) rank, and its spans.
 
-    If there are more than MANY ranks, neighbouring ranks that did the same share a lane.
+    If there are more than MANY ranks, neighbouring ranks with the same spans share a lane.
     """
     of: dict[int, list[Span]] = {rank: [] for rank in ranks}
     for span in spans:
@@ -320,7 +320,7 @@ LEGEND = {
     "backward": "backward",
     "weights": "gradients of the weights",
     COMPUTING: "computing",
-    LATE: "delayed by the check",
+    LATE: "delayed by the grader",
     COMMUNICATING: "communicating",
     BARRIER: "barrier",
     WAITING: "waiting for another rank",
@@ -343,7 +343,7 @@ def _legend(pictures: Sequence[Picture], top: float) -> tuple[list[str], float]:
         for picture in pictures
         for span in picture.spans
     ):
-        entries.append((COMMUNICATING, "under way while the program goes on", THIN - 1))
+        entries.append((COMMUNICATING, "communicating while the program goes on", THIN - 1))
     parts, x = [], 4.0
     for kind, name, height in entries:
         wide = 24 + 6.2 * len(name) + 18

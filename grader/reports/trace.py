@@ -26,7 +26,7 @@ def trace(pictures: Sequence[Picture]) -> dict:
             tracks += rows([span for span in own if span.background], most=None)
             for index, track in enumerate(tracks):
                 thread += 1
-                name = f"rank {rank}" + (f", under way {index}" if index else "")
+                name = f"rank {rank}" + (f", in the background {index}" if index else "")
                 events.append(_name("thread_name", name, process, thread))
                 events.append(_name("thread_sort_index", thread, process, thread))
                 for span in track:

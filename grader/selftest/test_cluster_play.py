@@ -80,11 +80,11 @@ def timed(
 
 def steps(done: subprocess.CompletedProcess) -> dict[str, float]:
     """The times of all scenes, in milliseconds."""
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Steps: ")]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Times of a step: ")]
     found = {}
-    for part in line.removeprefix("Steps: ").rstrip(".").split("; "):
+    for part in line.removeprefix("Times of a step: ").rstrip(".").split("; "):
         words = part.removesuffix(")").rpartition(" ms")[0].split()
-        found[" ".join(words[:-1])] = float(words[-1])
+        found[" ".join(words[:-1]).rstrip(":")] = float(words[-1])
     return found
 
 

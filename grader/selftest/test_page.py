@@ -341,7 +341,7 @@ def test_every_rank_and_its_traffic_are_told(tree):
     ]
     assert rows[0] == ["0", "send of 4 × float32 to rank 1 at twice", "1,200", "19,200"]
     assert rows[1:] == [["0", "… 7 other operations"], ["1", "nothing"], ["2", "nothing"]]
-    assert "rank 0 19,200 bytes, rank 1 0 bytes, rank 2 0 bytes" in tree.text()
+    assert "19,200 bytes on rank 0, 0 bytes on rank 1, 0 bytes on rank 2" in tree.text()
 
 
 def test_the_message_is_all_of_the_finding():

@@ -310,7 +310,9 @@ def test_the_account_says_what_is_computing_waiting_and_hidden():
         4.0,
         2.0,
     )
-    assert "The step takes 8000 ms" in str(found) and "50 % of it without waiting" in str(found)
+    assert "The step takes 8000 ms" in str(
+        found
+    ) and "during 50 % of this time, ranks do not wait" in str(found)
     assert "before the step ends" not in str(found)
 
 

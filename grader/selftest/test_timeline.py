@@ -410,7 +410,7 @@ def test_a_legend_breaks_between_its_entries():
             "F forward",
             "B backward",
             "# computing anything else",
-            "z delayed by the check",
+            "z delayed by the grader",
             "= communicating",
         ),
         "· waiting for another rank",
@@ -795,7 +795,8 @@ def test_the_watch_is_drawn_around_the_timed_calls(tmp_path, server):
     assert "timed 5" not in drawn_as(tmp_path, 1)
     legend = done.stdout[done.stdout.rindex("# computing") :]
     assert all(
-        entry in legend for entry in ("z delayed by the check", "! barrier", "[ ] a stopwatch runs")
+        entry in legend
+        for entry in ("z delayed by the grader", "! barrier", "[ ] a stopwatch runs")
     )
     assert f'fill="{BLOCKS["barrier"].light}"' in (tmp_path / "timeline.svg").read_text()
 

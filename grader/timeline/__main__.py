@@ -5,8 +5,8 @@
 If ``--cluster FILE`` is given, the times are those of the modelled cluster that FILE describes: see
 handout/clusters. The program prints the drawing, and writes timeline.svg and timeline.json (a trace
 for https://ui.perfetto.dev). The exit code is 0 if every implemented scene came to its end. It is 1
-if a scene did not come to its end, or if no scene is implemented yet. If nothing can be drawn or
-written for another reason, the exit code is 2, and the program prints the reason.
+if a scene did not come to its end, or if no scene is implemented yet. If something else prevents
+the drawing or the writing of the files, the exit code is 2, and the program prints the reason.
 """
 
 import _signal  # the built-in part of signal, which imports no other module
@@ -50,8 +50,8 @@ MAX_RANKS = 16
 MAX_MICRO_BATCHES = 512
 RUNS = 8  # as in rank/drivers/timeline_programs.py, which the judge does not import
 BUSY = (
-    "Other programs were busy on these cores, so you cannot compare the lengths in the drawing."
-    " Draw again when those programs have ended."
+    "Other programs were probably busy on these cores. So you cannot compare the lengths in the"
+    " drawing. Draw again when those programs have ended."
 )
 
 
@@ -79,7 +79,7 @@ def _arguments() -> argparse.Namespace:
         metavar="N",
         help=(
             f"2 to {MAX_RANKS} ranks (default: as many as there are cores, at least 2 and at most"
-            f" 4); with --cluster 2 to {tiers.MAX_RANKS} ranks (default: as in FILE)"
+            f" 4); with --cluster: 2 to {tiers.MAX_RANKS} ranks (default: the number in FILE)"
         ),
     )
     parser.add_argument(
@@ -91,7 +91,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--micro-batches",
         metavar="M",
-        help="micro-batches of a pipeline on a cluster (default: as many as stages)",
+        help="number of micro-batches of a pipeline on a cluster (default: the number of stages)",
     )
     parser.add_argument(
         "--into",

@@ -137,7 +137,7 @@ class Cluster:
         Between nodes each of ``rings`` rings carries an equal part of the message.
         """
         # The link from the last rank back to the first rank is left out. If this link connects two
-        # nodes, another link of the ring also does.
+        # nodes, another link of the ring also connects two nodes.
         ring = sorted(group)
         kinds = {self.kind(one, other) for one, other in zip(ring, ring[1:])}
         sizes = {WITHIN: size, BETWEEN: size / rings}
@@ -151,15 +151,15 @@ class Cluster:
         """Return sentences about the assumptions behind the times on this cluster."""
         nodes = math.ceil(self.ranks / self.devices_per_node)
         number = (
-            f"{self.bytes_per_number:g} bytes a number"
+            f"with {self.bytes_per_number:g} bytes per number"
             if self.bytes_per_number
-            else "numbers as in the run"
+            else "with as many bytes per number as in the run"
         )
         return [
             (
                 f"Assumed: {self.name}, {self.ranks} devices, {self.devices_per_node} in a node"
-                f" ({nodes} node{'s' * (nodes > 1)}), {self.flop_per_second:.3g} floating-point"
-                " operations a second each."
+                f" ({nodes} node{'s' * (nodes > 1)}). Each device computes"
+                f" {self.flop_per_second:.3g} floating-point operations per second."
             ),
             (
                 f"Assumed: a message of S bytes takes α + S/β, within a node {_link(self.within)},"

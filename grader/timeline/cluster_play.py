@@ -24,7 +24,7 @@ from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import World
 
-# If there are more ranks, messages during other work of the program are not drawn.
+# If there are more ranks, messages that go on while the program does other work are not drawn.
 FEW = 4
 FILES = 1024  # open files that this process and a supervisor may need
 LIMITS = Limits(
@@ -140,9 +140,9 @@ def steps_of(played: list[PlayedScene]) -> list[str]:
     if len(timed) < 2:
         return []
     (title, first), *others = timed
-    told = [f"{title} {milliseconds(first)}"]
-    told += [f"{title} {milliseconds(s)} ({s / first:.2f} ×)" for title, s in others]
-    return [f"Steps: {'; '.join(told)}."]
+    told = [f"{title}: {milliseconds(first)}"]
+    told += [f"{title}: {milliseconds(s)} ({s / first:.2f} × the first)" for title, s in others]
+    return [f"Times of a step: {'; '.join(told)}."]
 
 
 def have_files() -> None:

@@ -61,10 +61,10 @@ def _pipelines(many: int) -> list[Scene]:
             f"1F1B, {many} micro-batches",
             function,
             "pipeline",
-            "In theory the bubble is the same. But a message starts only when its send and its"
-            " receive have been issued. If a stage issues a receive only when it needs the message,"
-            " the stage waits for the whole transfer. In 1F1B, a forward pass waits for a backward"
-            " pass, then a backward pass waits for a forward pass, and so on.",
+            "In theory the bubble is as large as with GPipe. But a message starts only when its"
+            " send and its receive have been issued. If a stage issues a receive only when it needs"
+            " the message, the stage waits for the whole transfer. In 1F1B, a forward pass waits"
+            " for a backward pass, then a backward pass waits for a forward pass, and so on.",
             gpipe | {"schedule": "one_forward_one_backward_schedule"},
         ),
     ]
@@ -109,8 +109,8 @@ CLUSTER_SCENES = {
             "data_parallel_step",
             "data_parallel.data_parallel_step",
             "data_parallel",
-            "If the averaging begins only after the backward pass, the step takes longer by the"
-            " whole time of the averaging.",
+            "If the averaging begins only after the backward pass, the whole time of the averaging"
+            " is added to the time of the step.",
             SMALL | {"layers": 8, "rows": SHARD_ROWS},
         ),
         _buckets(

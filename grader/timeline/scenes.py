@@ -19,8 +19,8 @@ class Scene:
     look: str
     options: dict = field(default_factory=dict)
     share: bool = True  # whether to say which part of the time each rank computed
-    drawn: bool = True  # if False, only its time is shown
-    has_ideal: bool = False  # whether the same schedule is drawn in theory, too
+    drawn: bool = True  # if False, only the scene's time is shown
+    has_ideal: bool = False  # whether the ideal schedule is drawn, too
 
 
 def _pipeline(title: str, schedule: str | None, micro_batches: int, look: str) -> Scene:
@@ -55,8 +55,8 @@ SCENES = {
             "all_reduce of 4 MiB, the last rank 20 ms late",
             "collectives.all_reduce",
             "reduction",
-            "No rank finishes an all-reduce before the last rank has joined it. So the other ranks"
-            " wait, and a time that they measure would include the waiting.",
+            "No rank finishes an all-reduce before all ranks have joined it. So the other ranks"
+            " wait for the late rank, and a time that they measure would include the waiting.",
             {"late": True},
             share=False,
         ),
@@ -96,8 +96,8 @@ SCENES = {
             "data_parallel_step, four layers",
             "data_parallel.data_parallel_step",
             "data_parallel",
-            "If a rank computes nothing while gradients are averaged, the step takes longer by the"
-            " whole time of the averaging.",
+            "If a rank computes nothing while gradients are averaged, the whole time of the"
+            " averaging is added to the time of the step.",
         ),
         Scene(
             "GradientBuckets, the same step, a bucket for each layer",
@@ -115,8 +115,9 @@ SCENES = {
             "tensor_parallel.tensor_parallel_forward",
             "columns",
             "There is a communication after every layer, forward and backward. The next layer needs"
-            " its result. So during the communication a rank can compute nothing in the forward"
-            " pass, and at most the gradient of this layer's weights in the backward pass.",
+            " the result of this communication. So during the communication a rank can compute"
+            " nothing in the forward pass, and at most the gradient of this layer's weights in the"
+            " backward pass.",
         ),
         Scene(
             "megatron_pair, the same four layers as two pairs",
@@ -175,8 +176,8 @@ SCENES = {
             "sharded_data_parallel.ZeroAdamW",
             "zero",
             "After the backward pass come a reduce-scatter of all gradients, the step, and an"
-            " all-gather of all weights. These two operations together send as many bytes as one"
-            " all-reduce.",
+            " all-gather of all weights. The reduce-scatter and the all-gather together send as"
+            " many bytes as one all-reduce.",
         ),
     ],
     "device_mesh": [
@@ -198,8 +199,8 @@ SCENES = {
             "GPipe",
             "interleaved_schedule",
             1,
-            "First all forward passes of your interleaved schedule with one chunk, and then all its"
-            " backward passes.",
+            "Your interleaved schedule with one chunk. Here each stage runs first all its forward"
+            " passes, and then all its backward passes.",
             forward_first=True,
         ),
         _chunked(
@@ -214,9 +215,9 @@ SCENES = {
             "interleaved 1F1B, two chunks on each stage",
             "interleaved_schedule",
             2,
-            "Each pass computes half of a stage's layers, so the next stage begins after half of"
-            " the time. On each stage, every micro-batch has two forward and two backward passes,"
-            " and there are twice as many messages.",
+            "Each pass computes half of a stage's layers. So a pass takes half as long, and the"
+            " next stage begins earlier. On each stage, every micro-batch has two forward and two"
+            " backward passes, and there are twice as many messages.",
         ),
         _chunked(
             "zero-bubble, ZB-H1",
@@ -238,8 +239,8 @@ SCENES = {
             "ring_attention_forward, causal",
             "sequence_and_experts.ring_attention_forward",
             "ring",
-            "Rank 0 computes one block. The last rank computes one block in every step, and the"
-            " other ranks wait for it.",
+            "Rank 0 computes only one block in all. The last rank computes one block in every step,"
+            " and the other ranks wait for it.",
             {"causal": True},
         ),
         Scene(

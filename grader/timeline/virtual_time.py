@@ -113,7 +113,11 @@ class Account:
         if not self.whole:
             return "Nothing takes any time on this cluster."
         hidden = max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 0.0
-        beside = f", {100 * hidden:.0f} % of it without waiting" if self.communicating else ""
+        beside = (
+            f"; during {100 * hidden:.0f} % of this time, ranks do not wait"
+            if self.communicating
+            else ""
+        )
         share = f"{100 * self.ended / self.whole:.0f} %"
         idle = f" A rank's program ends {milliseconds(self.ended)} ({share}) before the step ends."
         after = "" if share == "0 %" else idle
