@@ -388,7 +388,7 @@ def check(posted: Posted) -> None:
     if operation.kind == "all_to_all" and [operation.sent, operation.received] != pieces:
         raise frames.NotAllowed("an all-to-all whose split sizes are not what it sends or receives")
     if operation.kind != "barrier" and not itemsize:
-        raise frames.NotAllowed("an operation whose dtype is unknown")
+        raise frames.NotAllowed("an operation whose dtype the grader does not support")
     if operation.kind != "barrier" and operation.bytes % itemsize:
         raise frames.NotAllowed("an operation whose bytes do not fit its dtype")
     if sum(operation.received) * itemsize > frames.MAX_BLOB:

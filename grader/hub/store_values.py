@@ -40,9 +40,9 @@ class StoreValues:
         self._check_small(rank, call, meta)
         number, do, keys = (meta.get(name) for name in ("number", "do", "keys"))
         if not frames.is_whole(number) or not isinstance(keys, list) or len(keys) > MAX_KEYS:
-            raise frames.NotAllowed("a request to torch's store of an unknown form")
+            raise frames.NotAllowed("a request of an unknown form to torch's store")
         if not all(frames.is_text(key, MAX_KEY_LETTERS) for key in keys):
-            raise frames.NotAllowed("a request to torch's store of an unknown form")
+            raise frames.NotAllowed("a request of an unknown form to torch's store")
         if do in ("set", "add", "get") and len(keys) != 1:
             raise frames.NotAllowed("a request to torch's store that does not name exactly one key")
         if do in ("get", "wait"):

@@ -149,5 +149,5 @@ def test_a_rank_finds_the_modules_of_its_file_imported(tmp_path, monkeypatch):
 def test_a_server_in_which_an_import_has_started_a_thread_ends(monkeypatch):
     monkeypatch.setattr(fork_server, "_prepare", lambda modules: None)
     monkeypatch.setattr(os_support, "threads", lambda: 2)
-    with pytest.raises(SystemExit, match="an import has started a thread, one of: zipapp"):
+    with pytest.raises(SystemExit, match="of these modules has started a thread: zipapp"):
         fork_server._serve({"imports": ["zipapp"]}, [], {"way": "fork"}, ROOT, "", None)

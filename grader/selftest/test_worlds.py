@@ -405,7 +405,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
             world_supervisor.MemoryAndFileLimits,
             "exceeded",
             "limit",
-            "made processes or files that cannot be measured (RecursionError)",
+            "made processes or files that the grader cannot measure (RecursionError)",
         ),
         (world_supervisor.cleanup, "remove_shared_memory", "rank", 0),
         (world_supervisor.removal, "remove", "rank", 0),

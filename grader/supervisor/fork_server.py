@@ -182,7 +182,9 @@ def _serve(
     if missing and facts["way"] == "fork":
         _prepare(missing)
         if os_support.threads() > 1:
-            sys.exit(f"an import has started a thread, one of: {', '.join(missing)}")
+            sys.exit(
+                f"the import of one of these modules has started a thread: {', '.join(missing)}"
+            )
         supervisors.drop_standby()
         supervisors.worlds, supervisors.has_huge_pages = 0, False  # the new memory has small pages
     if "size" in message:
@@ -199,8 +201,9 @@ def _serve(
 def _more(question: dict, facts: dict, engine: Path, supervisors: "Supervisors") -> dict:
     """Return further facts, which the server finds out only when a judge asks.
 
-    These are the gaps of the confinement, the pid of the standby and, if requested, the reason for
-    each tier that does not work. If ``facts`` lacks the version of torch, add it to ``facts``.
+    These are the gaps of the confinement, the pid of the standby and, if requested, for each
+    tier the reason why it does not work. If ``facts`` lacks the version of torch, add it to
+    ``facts``.
     """
     if "torch" not in facts:  # this process must not import torch, so ask a new process
         program = "import torch; print(torch.__version__)"

@@ -126,7 +126,7 @@ def _asked(complaints: Callable[[], Iterator[str]]) -> str:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        complaint = "it did not come back"
+        complaint = "the trial process gave no answer"
         try:
             os_support.die_with_parent()
             complaint = next(complaints(), "")

@@ -170,8 +170,8 @@ class Supervisors:
     def _enter(self, group: Group) -> None:
         """Enter the control group.
 
-        If this fails, the world runs without a control group. Then the kernel does not bound the
-        total memory and number of the world's processes. Only the supervisor enforces these bounds,
+        If this fails, the world runs without a control group. Then the kernel does not limit the
+        total memory and number of the world's processes. Only the supervisor enforces these limits,
         by repeated measurements.
         """
         try:

@@ -33,7 +33,7 @@ from grader.wire.world_request import WorldRequest
 #
 # - ``LOOK_AT_WORLD_EVERY`` seconds;
 # - ``TIMES_THE_LAST_LOOK`` · taken, because the hub carries no messages during a look;
-# - if the kernel bounds the memory of the world, so that looks need not be frequent: the smaller of
+# - if the kernel limits the memory of the world, so that looks need not be frequent: the smaller of
 #   ``LONGEST_USUAL`` seconds and ``USUAL_TIMES`` · taken. If the time is ``USUAL_TIMES`` · taken,
 #   looks use 4 % of a processor.
 LOOK_AT_WORLD_EVERY, TIMES_THE_LAST_LOOK = 0.1, 4
@@ -311,7 +311,7 @@ def _exceeded(limits: MemoryAndFileLimits, ranks: dict[int, int]) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return ""
     except Exception as error:
-        return f"made processes or files that cannot be measured ({type(error).__name__})"
+        return f"made processes or files that the grader cannot measure ({type(error).__name__})"
 
 
 def _tell(judge: socket.socket, message: dict) -> None:

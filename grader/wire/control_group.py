@@ -1,6 +1,6 @@
-"""Puts each world into a control group of its own, which bounds the world's memory and threads.
+"""Puts each world into a control group of its own, which limits the world's memory and threads.
 
-The kernel enforces these bounds all the time. The world's supervisor also measures what the ranks
+The kernel enforces these limits all the time. The world's supervisor also measures what the ranks
 use, but only from time to time.
 
 To make control groups, this process must have the right to do so. Root has this right, except in
@@ -26,7 +26,7 @@ CONTROLLERS = ("memory", "pids")
 # A group's name has four parts: the PID namespace, the PID and the start time of the process that
 # made the group, and the world.
 NAME = re.compile(r"lockstep-(\d+)-(\d+)-(\d+)(-\w+)?")
-NEARLY = 0.97  # if a group has used more than this part of its bound, the bound counts as reached
+NEARLY = 0.97  # if a group has used more than this part of its limit, the limit counts as reached
 REMOVAL_SECONDS = 1.0  # time for the processes in a group to end
 
 
@@ -38,7 +38,7 @@ class Group:
 
     def __init__(self, places: Iterable[Path], name: str) -> None:
         self.folders = [place / name for place in places]
-        self.memory = self.tasks = 0  # the bounds of memory, in bytes, and of the number of threads
+        self.memory = self.tasks = 0  # the limits of memory, in bytes, and of the number of threads
 
     def make(self) -> None:
         for folder in self.folders:
@@ -71,9 +71,9 @@ class Group:
 
         Raises FileNotFoundError if the group has no file that sets a limit of memory.
         """
-        # In version 1 this file bounds memory and swap together. This bound may never be below the
-        # bound of memory alone. So write this file both before and after the file that bounds
-        # memory alone. The first write is needed if the bounds grow, the second one if they shrink.
+        # In version 1 this file limits memory and swap together. This limit may never be below the
+        # limit of memory alone. So write this file both before and after the file that limits
+        # memory alone. The first write is needed if the limits grow, the second one if they shrink.
         together = "memory.memsw.limit_in_bytes"
         with contextlib.suppress(OSError):
             self.set(together, memory)
@@ -92,7 +92,7 @@ class Group:
         return next((folder / name for folder in self.folders if (folder / name).exists()), None)
 
     def is_out_of_memory(self) -> bool:
-        """Return whether the kernel has killed a process of the group because of the group's bound.
+        """Return whether the kernel has killed a process of the group because of the group's limit.
 
         The kernel may also kill a process because the whole machine has too little memory. Such a
         process does not count.
@@ -106,9 +106,9 @@ class Group:
         return self._count("memory.oom_control", "oom_kill") > 0 and most > NEARLY * self.memory
 
     def is_out_of_tasks(self) -> bool:
-        """Return whether the kernel refused a thread or process because of the group's bound.
+        """Return whether the kernel refused a thread or process because of the group's limit.
 
-        Older kernels also count refusals that come from the bound of a group further up. So look at
+        Older kernels also count refusals that come from the limit of a group further up. So look at
         the largest number of tasks that the group has had. If the kernel does not show it, look at
         the present number.
         """
@@ -215,7 +215,7 @@ def _place(controller: str) -> Path | None:
         if _has_controllers(given):
             return own
         if _text(own / "memory.max") not in ("", "max"):
-            return None  # a world in a group further up would escape this bound
+            return None  # a world in a group further up would escape this limit
     return None
 
 

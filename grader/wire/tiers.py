@@ -50,7 +50,7 @@ class Tier:
         """Return the actions that student code can do in this tier but should not be able to do.
 
         ``abi`` is this kernel's version of Landlock. ``has_hub`` says whether the hub carries what
-        ranks communicate. ``is_held`` says whether a control group bounds the world's memory and
+        ranks communicate. ``is_held`` says whether a control group limits the world's memory and
         threads, and ranks cannot leave this group. ``has_network`` says whether the ranks of a
         world on gloo have a network of their own.
 
@@ -96,8 +96,8 @@ class Tier:
             "forge the account of what it computed": True,
             # A limit leaves room for correct programs. So a wrong program may stay below the limit.
             (
-                "hold more memory than a problem allows, where no check measures it, or below the"
-                " limit of a check"
+                "hold more memory than a problem allows, if no check measures it, or if it stays"
+                " below the limit of a check"
             ): True,
             (
                 "forge its report of a call: when parts of it began, when it waited, and which"

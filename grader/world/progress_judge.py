@@ -254,7 +254,7 @@ class ProgressJudge:
 
         The hub reports a standstill only if all threads of all ranks wait for the hub or the judge.
         But while one thread waits for a withheld result, the rank may have another thread that
-        never waits for them: see ``hub.slow_gathers`` and ``hub.awaited_receives``.
+        never waits for the hub or the judge: see ``hub.slow_gathers`` and ``hub.awaited_receives``.
         """
         if self.asks_hub_first:
             self.asks_hub_first, self.awaits_hub = False, True

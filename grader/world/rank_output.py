@@ -21,4 +21,4 @@ class RankOutput:
         self.printed += len(data)
         if self.printed > self.limits.output_bytes and not self.report.ending:
             self.report.ending = Ending.EXCESSIVE
-            self.report.limit = f"printed more than {self.limits.output_bytes >> 20} MiB"
+            self.report.limit = f"printed more than {self.limits.output_bytes >> 20} MiB together"

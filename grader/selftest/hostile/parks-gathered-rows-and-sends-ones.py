@@ -5,7 +5,7 @@ part: sequence_and_experts
 extends: solutions
 control: none
 some: 9.1
-unless any: hold more memory than a problem allows, where no check measures it, or below the limit of a check
+unless any: hold more memory than a problem allows, if no check measures it, or if it stays below the limit of a check
 seconds: 90
 """
 
