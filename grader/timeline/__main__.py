@@ -50,8 +50,8 @@ MAX_RANKS = 16
 MAX_MICRO_BATCHES = 512
 RUNS = 8  # as in rank/drivers/timeline_programs.py, which the judge does not import
 BUSY = (
-    "Other programs were probably busy on these cores. So you cannot compare the lengths in the"
-    " drawing. Draw again when those programs have ended."
+    "Other programs were probably busy on these cores. Do not compare the lengths in the drawing."
+    " Draw again when those programs have ended."
 )
 
 

@@ -81,7 +81,7 @@ SCENES = {
     ],
     "benchmarking": [
         Scene(
-            "stopwatch: one warm-up all-reduce, then four timed ones; one rank is late before each",
+            "stopwatch: one warm-up and four timed all-reduces; a rank is late before each",
             "benchmarking.stopwatch",
             "timed_calls",
             "Brackets (in timeline.svg, a line) show when the stopwatch runs. Ranks should wait for"
