@@ -43,10 +43,10 @@ def overwritten(pid: int) -> int | None:
 
     The difference grows when a process first writes to a page that it inherited. A forked process
     shares the pages of its parent until it writes to them. Such a page is anonymous before and
-    after the write, but private and dirty only after the
-    write. Private memory that the process allocates
-    or frees itself does not change the difference. The difference is usually negative, so only its
-    growth has a meaning. Reading it takes about 5 ms for a process that has imported torch.
+    after the write, but private and dirty only after the write. Private memory that the process
+    allocates or frees itself does not change the difference. The difference is usually negative, so
+    only its growth has a meaning. Reading it takes about 5 ms for a process that has imported
+    torch.
     """
     names = (b"Private_Dirty:", b"Anonymous:")
     try:
