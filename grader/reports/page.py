@@ -362,7 +362,11 @@ def _traffic(ranks: Sequence[RankSummary]) -> Html:
         others = (
             "nothing"
             if not one.steps
-            else f"… {one.more_steps:,} other operations" if one.more_steps else ""
+            else (
+                f"… {one.more_steps:,} other operation{'s' * (one.more_steps != 1)}"
+                if one.more_steps
+                else ""
+            )
         )
         rows += [_row(one.rank, tag("td", others, colspan="3", class_="soft"))] if others else []
     if len({one.sends for one in ranks}) == 1:
