@@ -97,17 +97,21 @@ def decide(limit: Limit, upload: Upload, now: datetime) -> Decision:
     shown = next((one.results for one in reversed(upload.earlier) if _can_be_shown(one)), None)
     reason = ""
     if now - upload.created >= AGAIN_AFTER:
-        reason = "the autograder runs 10 minutes or more after the upload, so this is a regrade"
+        reason = (
+            "the autograder started 10 minutes or more after the upload, so this is probably a"
+            " regrade"
+        )
         graded = before is not None and before.graded
     elif before or len(upload.earlier) < len(upload.others):
         reason = (
-            "this submission was graded before, or there is a later submission, so this is a"
-            " regrade"
+            "the autograder has run for this submission before, or there is a later submission, so"
+            " this is probably a regrade"
         )
     elif shown is None:
         reason = "no earlier submission has results that can be shown again"
     if shown is None or reason:
-        note = f"Graded, although the limit is {limit.submissions} in {_hours(limit)}: {reason}."
+        limit_ = f"{limit.submissions} in {_hours(limit)}"
+        note = f"Graded, although the limit ({limit_}) is reached: {reason}."
         return Decision(kept, Past(upload.created, graded, upload.id), note=note)
 
     instead = _shown_again(shown, limit, again)
