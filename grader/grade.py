@@ -92,16 +92,17 @@ class Grade:
         if self.gpus.are_shared_by(most):
             count = len(self.gpus.ids)
             lines.append(
-                f"    Up to {most} ranks shared {count} GPU{'s' * (count > 1)}. Where ranks share a"
-                " GPU, the hub carries their messages, and not nccl."
+                f"    Up to {most} ranks shared {count} GPU{'s' * (count > 1)}. If ranks share a"
+                " GPU, the hub, and not nccl, carries their messages."
             )
         if self.gpus.nccl and len(self.gpus.ids) > 1:
             lines.append(
-                f"    In one check of each problem, nccl {self.gpus.nccl} carried the messages."
+                f"    nccl {self.gpus.nccl} carried the messages in the checks that use gloo on"
+                " a CPU, if each rank had a GPU of its own."
             )
         lines.append(
-            "    Ranks on GPUs are confined less: student code can make any system call. And it can"
-            " take all memory of a GPU that it shares with other ranks."
+            "    Ranks on GPUs are confined less: student code can make any system call. It can"
+            " also take all memory of a GPU, even if other ranks use this GPU, too."
         )
         if reasons := Counter(r.message for r in self.records if r.status == SKIPPED):
             lines += [f"    {count} × {reason}" for reason, count in reasons.items()]
@@ -295,7 +296,7 @@ def _fault(code: int, printed: str, records: list[Record]) -> str:
 
 def confinement_notes(found: dict) -> list[str]:
     """Return lines about how student code was confined, and about gaps, for the instructor."""
-    notes = [f"Ranks were confined by {TIERS[found['tier']].name} ({found['kernel']})."]
+    notes = [f"How ranks were confined: {TIERS[found['tier']].name} ({found['kernel']})."]
     if found["tier"] == "none":
         notes = [
             "Unofficial: ranks were not confined. Student code ran with your rights"
@@ -306,7 +307,7 @@ def confinement_notes(found: dict) -> list[str]:
         notes.append("    On this system, nothing limits the memory, processes and files of ranks.")
         return notes + [f"    Here student code can {gap}." for gap in found["gaps"]]
     milliseconds = found["seconds_between_looks"] * 1e3
-    looks = f"checked from outside every {milliseconds:.0f} ms, less often for many ranks"
+    looks = f"checked from outside the ranks every {milliseconds:.0f} ms, less often for many ranks"
     held = "the kernel limits them for each world"
     if found["why_no_control_group"]:
         held = f"{looks}; the kernel does not limit them ({found['why_no_control_group']})"

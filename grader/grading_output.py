@@ -52,7 +52,9 @@ class GradingOutput:
         if self.last_written is None:
             self.bar.update(self.task, total=len(grade.records))
             self.bar.start()
-            self._update_results(grade)  # a first file with 0 points, in case grading breaks off
+            self._update_results(
+                grade
+            )  # a first file with 0 points, in case grading is interrupted
             return
         self.bar.update(
             self.task, completed=sum(record.status != NOT_RUN for record in grade.records)
@@ -83,18 +85,22 @@ class GradingOutput:
         """
         fault = grade.fault
         if not fault and grade.also and grade.also.fault:
-            fault = f"graded on CPUs, but not on GPUs: {grade.also.fault}"
+            fault = f"the checks ran on CPUs, but not all ran on GPUs: {grade.also.fault}"
         unwritten = ""
         try:
             self._write_results(grade)
             formats.write(self.others, self._document(grade))
         except OSError as error:
-            unwritten = f"graded, but the results cannot be written: {error.strerror or error}"
+            unwritten = (
+                f"the checks have run, but the results cannot be written: {error.strerror or error}"
+            )
         try:
             if self.report and not fault and not unwritten:
                 page.write(self.report, grade.records, self.name, grade.notes())
         except OSError as error:
-            unwritten = f"graded, but the report cannot be written: {error.strerror or error}"
+            unwritten = (
+                f"the checks have run, but the report cannot be written: {error.strerror or error}"
+            )
         if grade.also:
             terminal.show_also(self.console, grade.also.records, grade.also.device)
         terminal.show(self.console, grade.records, grade.notes())

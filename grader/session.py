@@ -29,7 +29,7 @@ SESSION = "LOCKSTEP_SESSION"
 # This environment variable gives the address of a running fork server. This process has inherited
 # the server's socket.
 SERVER = "LOCKSTEP_SERVER"
-# If the grader refuses to give an official grade, its sentence begins with these words.
+# If the grader refuses to give an official grade, the message begins with these words.
 UNCONFINED = "ranks cannot be confined here"
 
 

@@ -39,8 +39,9 @@ def untested_torch() -> str:
         return ""
     return (
         f"These checks were tested with torch {'.'.join(map(str, oldest))} to"
-        f" {'.'.join(map(str, newest))}, but torch {installed} is installed here. If right"
-        " code fails, install a tested version: run make clean, and then make setup."
+        f" {'.'.join(map(str, newest))}, but torch {installed} is installed here. If a"
+        " check fails although the code is correct, install a tested version: run make clean, and"
+        " then make setup."
     )
 
 

@@ -378,7 +378,7 @@ def test_solutions_pass_on_gpus_as_far_as_these_can_be_pretended(tmp_path):
     assert set(also["checks"].values()) == {"passed", "skipped"}
     skipped = [name for name, status in also["checks"].items() if status == "skipped"]
     assert sorted(name.rpartition("::")[2] for name in skipped) == SKIPPED
-    assert any("the hub carries their messages, and not nccl" in note for note in also["notes"])
+    assert any("the hub, and not nccl, carries their messages" in note for note in also["notes"])
 
 
 @pytest.mark.long
