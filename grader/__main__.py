@@ -65,7 +65,7 @@ def _arguments() -> argparse.Namespace:
     for name, details in OPTIONS.items():
         parser.add_argument(name, **details)
     parser.add_argument(
-        "--seed", type=seed, metavar="N", help="repeat the inputs of an earlier run"
+        "--seed", type=seed, metavar="N", help="the seed of an earlier run, to repeat its inputs"
     )
     parser.add_argument(
         "--seconds",

@@ -11,9 +11,10 @@ from typing import BinaryIO
 
 
 def cannot_write(what: str, target: Path) -> str:
-    """Return the reason why ``target`` cannot be written, as a sentence, or "" if there is none.
+    """Return a sentence that says why ``target`` cannot be written, or "" if it can be written.
 
-    ``what`` is the file's name in this sentence, such as "the report". The test leaves no file.
+    ``what`` is the file's name in this sentence, such as "the report". To find out, the function
+    makes a temporary file, and removes it.
     """
     folder = target.absolute().parent
     if not folder.is_dir():
@@ -22,7 +23,7 @@ def cannot_write(what: str, target: Path) -> str:
         return f"there is a directory where {what} would be written: {target}"
     # ``written_whole`` replaces whatever is at ``target``. As root, it even replaces a device.
     if target.is_symlink():
-        return f"{what} would replace a link: {target}. Name the file that it leads to"
+        return f"{what} would replace a link: {target}. Give the path that the link leads to"
     if target.exists() and not target.is_file():
         return f"{what} would replace {target}, which is not an ordinary file"
     try:

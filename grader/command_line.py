@@ -1,4 +1,4 @@
-"""Reads the command line, and reports errors in it with one sentence."""
+"""Reads the command line, and reports each error in one sentence."""
 
 import argparse
 import codecs
@@ -9,8 +9,8 @@ import sys
 from typing import NoReturn
 
 # The replacements for characters that the encoding of the output lacks. Any other such character
-# becomes “?”. Each replacement takes one column, like the character that it replaces. The signs of
-# `make watch` have different replacements.
+# becomes “?”. Each replacement takes one column, like the character that it replaces. No two
+# signs of `make watch` have the same replacement.
 PLAIN = str.maketrans("−–—“”‘’×→…✓✗·", "---\"\"''x>.+x:")
 
 
@@ -59,7 +59,7 @@ def seed(text: str) -> int:
         return int(text)
     except ValueError:  # Python reads numbers of at most 4300 digits
         raise argparse.ArgumentTypeError(
-            f"a seed is a whole number ≥ 0 with fewer digits: this one has {len(text)}"
+            f"a seed is a whole number ≥ 0, and this one has too many digits: {len(text)}"
         ) from None
 
 

@@ -105,7 +105,9 @@ class Gradescope:
 class Install:
     """The Python and torch that setup.sh installs in Gradescope's container."""
 
-    python: str = _key("", values.matching(r"[\w./+-]*", "the name of a Python, like python3.12"))
+    python: str = _key(
+        "", values.matching(r"[\w./+-]*", "the name or path of a Python, like python3.12")
+    )
     torch: str = _key("", values.matching(r"(\d[\w.+]*)?", "a version of torch, like 2.9.1"))
     torch_index: str = _key(
         "https://download.pytorch.org/whl/cpu",
@@ -240,7 +242,8 @@ def _points(entries: dict[str, Any]) -> dict[str, float]:
         if number not in known:
             hint = nearest(number, known)
             if isinstance(value, dict):  # TOML reads 1.7 without quotes as a key 7 in a table 1
-                hint = f' Write a problem in quotes: "{number}.{next(iter(value), 1)}" = 8.'
+                line = f'"{number}.{next(iter(value), 1)}" = 8'
+                hint = f" Write the number of a problem in quotes: {line}."
             raise ValueError(f"[points] there is no problem {shown(number)}.{hint}")
         try:
             found[number] = number_of_points(value)

@@ -31,7 +31,7 @@ def number(low: float, high: float, *, above: bool = False, instead: str = "") -
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         # NaN is in no range.
         if not is_number or not low <= value <= high or (above and value == low):
-            range_ = f"{'above' if above else 'from'} {low:g} {'up ' * above}to {high:g}"
+            range_ = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
             raise ValueError(f"it must be a number {range_}{instead and f', or {shown(instead)}'}")
         return float(value)
 

@@ -76,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, details in OPTIONS.items():
         group.addoption(name, **details)
     group.addoption("--device", default="cpu", metavar="cpu|cuda")
-    group.addoption("--seed", metavar="N", help="repeat the inputs of an earlier run")
+    group.addoption("--seed", metavar="N", help="the seed of an earlier run, to repeat its inputs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
