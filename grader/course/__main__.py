@@ -50,7 +50,10 @@ def _arguments() -> argparse.Namespace:
         help="local (this machine), slurm, or a dask scheduler: tcp://<host>:<port>",
     )
     parser.add_argument(
-        "--settings", type=Path, default=SLURM, help="slurm: a file like grader/course/slurm.yaml"
+        "--settings",
+        type=Path,
+        default=SLURM,
+        help="for slurm: a file like grader/course/slurm.yaml",
     )
     parser.add_argument(
         "--at-a-time",
@@ -58,7 +61,9 @@ def _arguments() -> argparse.Namespace:
         metavar="N",
         help=f"gradings at a time on this machine (default: {engine.at_a_time()})",
     )
-    parser.add_argument("--roster", type=Path, help="a CSV file: who is in the course")
+    parser.add_argument(
+        "--roster", type=Path, help="a CSV file that lists the students of the course"
+    )
     parser.add_argument(
         "--due", help="the due date, such as 2026-11-20T23:59+01:00 (default: as in course.toml)"
     )
@@ -66,7 +71,8 @@ def _arguments() -> argparse.Namespace:
         "--seed",
         type=seed,
         metavar="N",
-        help="to repeat the inputs of an earlier run, the seed in its course.json. Keep it secret",
+        help="the seed in the course.json of an earlier run, to repeat its inputs. Keep the seed"
+        " secret",
     )
     parser.add_argument(
         "--seconds",
@@ -77,7 +83,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--regrade",
         action="store_true",
-        help="grade submissions again that another version of the grader has graded",
+        help="also grade submissions that another version of the grader has already graded",
     )
     parser.add_argument(
         "--unconfined",
@@ -101,7 +107,7 @@ def main() -> int:
     ) as error:
         return _cannot(str(error))
     except KeyboardInterrupt:
-        return _cannot("interrupted. Finished results are kept. To go on, start again")
+        return _cannot("interrupted. Finished results are kept. To go on, start the command again")
 
 
 def _grade(arguments: argparse.Namespace) -> int:
@@ -109,14 +115,15 @@ def _grade(arguments: argparse.Namespace) -> int:
     due = as_time(arguments.due) if arguments.due else rules.late.due
     if arguments.due and not due:
         raise CannotGradeCourse(
-            f"--due {arguments.due} is no time with a time zone, such as 2026-11-20T23:59+01:00"
+            f"--due {arguments.due} is not a time with a time zone. Write a time like"
+            " 2026-11-20T23:59+01:00"
         )
     at_a_time = _at_a_time(arguments)
     people = roster.read(arguments.roster) if arguments.roster else []
     if arguments.into.resolve().is_relative_to(arguments.submissions.resolve()):
         raise CannotGradeCourse(
-            f"{arguments.into}, the folder for the results, lies inside the submissions. Name"
-            " another folder with INTO="
+            f"{arguments.into}, the folder for the results, lies inside the submissions. Use"
+            " another folder: INTO=<folder>"
         )
     store = Store(arguments.into, arguments.seed)
     time_limit = arguments.seconds or rules.gradescope.seconds

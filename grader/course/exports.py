@@ -41,7 +41,7 @@ ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # on Canvas, ring-2.py is the
 # The file's name, which the student has chosen, comes last. It can contain a text such as
 # ``_4711_assignsubmission_file_`` with another student's number. So the first such text is used.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<user>\d+)_assignsubmission_file_?(?P<file>.*)")
-MOODLES = "_assignsubmission_"  # in all names of a Moodle export, even of texts
+MOODLES = "_assignsubmission_"  # in all names of a Moodle export, also of texts typed online
 OWNER = re.compile(r"(?<=_)\d+(?=_assignsubmission_file)")  # a number that may be a student's
 
 
@@ -72,8 +72,8 @@ def find(source: Path, unpack_into: Path) -> Export:
         raise CannotRead(f"{folder} cannot be read: {error.strerror}") from None
     if not export.found:
         raise CannotRead(
-            f"there are no submissions in {source}. Name a platform's export, or a folder with a"
-            " folder or a zip for each student"
+            f"there are no submissions in {source}. Give the path of a platform's export, or of a"
+            " folder that has a folder or a zip for each student"
         )
     return Export(
         sorted(export.found, key=lambda one: _natural(one.submission.id)),
@@ -199,8 +199,8 @@ def _by_names(folder: Path) -> Export:
         if moodle.keys() == canvas.keys():
             raise CannotRead(
                 f"{folder} may come from Canvas or from Moodle: “{min(moodle).name}” could be a"
-                " file name of both platforms. Make a folder for each student, with the files as"
-                " handed in"
+                " file name of either platform. Make a folder for each student. Put the student's"
+                " files into this folder, under the names that the student gave them"
             )
         moodle = {}
     matches = moodle or canvas
@@ -228,8 +228,8 @@ def _plain(entries: Sequence[Path], matches: Iterable[Path]) -> Export:
         for id_, path in zip(ids, taken)
     ]
     doubts = _doubt(
-        "Each folder and each zip counts as one submission. But these have names as in an export"
-        " of Canvas or Moodle",
+        "Each folder and each zip counts as one submission. But these names have the form of names"
+        " in an export of Canvas or Moodle",
         (path.name for path in matches),
     )
     return Export(found, doubts + _not_taken(path for path in entries if path not in taken))
@@ -245,8 +245,8 @@ def _require_one_owner(path: Path) -> None:
         raise CannotRead(
             f"“{path.name}” may belong to student {' or '.join(owners)}, because students choose"
             " part of this name. It contains “_<number>_assignsubmission_file” with several"
-            " numbers. Unpack the export. Rename this file or folder so that only the number of its"
-            " student stands there. Then start again"
+            " numbers. Unpack the export. Rename this file or folder so that its name contains only"
+            " the number of its student. Then start the command again"
         )
 
 

@@ -101,7 +101,7 @@ def _wrong(item: Item) -> Flag | None:
     what = f"Students who do well in other checks pass this check {often} often than weak students"
     lost = [f"{int((~item.passed[group]).sum())} of the {int(group.sum())} {name}"
             for group, name in ((strong, "strongest"), (weak, "weakest"))]  # fmt: skip
-    return Flag(WRONG, f"{what}: {lost[0]} fail it, and {lost[1]}. Is the check wrong?")
+    return Flag(WRONG, f"{what}: {lost[0]} fail it, and {lost[1]} fail it. Is the check wrong?")
 
 
 def _ambiguous(item: Item, mistakes: Sequence[str]) -> Flag | None:

@@ -23,7 +23,7 @@ NUMBERS = {
     "Counted": (
         "A submission counts for a check if it passed or failed this check and at least one other"
         " check that is worth points. Checks of a stub (“not implemented”) are left out, here and"
-        " in the rest, because a stub says nothing about how hard a check is. Checks that were"
+        " in “Rest”, because a stub says nothing about how hard a check is. Checks that were"
         " skipped, were not run, or ended with an error of the grader are left out, too."
     ),
     "Rest": (
@@ -40,11 +40,11 @@ NUMBERS = {
     "Discrimination": (
         f"D = p among the {percent(SHARE)} of submissions with the highest “Rest” − p among the"
         f" {percent(SHARE)} with the lowest “Rest”, from −1 to +1 (Kelley 1939, Journal of"
-        " Educational Psychology 30, 17–24). Above +0.40 is very good, below +0.20 is poor,"
-        " except where nearly everybody passes or fails (Ebel and Frisbie 1991, Essentials of"
-        " Educational Measurement, chapter 13). If several submissions have the same “Rest”,"
-        " and only some of them fit into a group, each of them counts as the same fraction of"
-        " a submission."
+        " Educational Psychology 30, 17–24). A D above +0.40 is very good. A D below +0.20 is"
+        " poor, unless nearly everybody passes or fails the check (Ebel and Frisbie 1991,"
+        " Essentials of Educational Measurement, chapter 13). If several submissions have the same"
+        " “Rest”, and only some of them fit into a group, each of them counts as the same fraction"
+        " of a submission."
     ),
     "Correlation": (
         "The point-biserial correlation r = (M₁ − M₀) / s · √(p (1 − p)): M₁ and M₀ are the mean"
@@ -60,9 +60,9 @@ NUMBERS = {
 }
 FLAGS = {
     WRONG: (
-        f"At least {FAIL_OR_PASS} pass and {FAIL_OR_PASS} fail. At least {percent(STRONG_FAIL)} of"
-        f" the strongest {percent(SHARE)} fail. And even the upper end of r's"
-        f" {percent(1 - 2 * TAIL)} confidence interval (Fisher's z) is below {LOW:g}."
+        f"At least {FAIL_OR_PASS} submissions pass and at least {FAIL_OR_PASS} fail. At least"
+        f" {percent(STRONG_FAIL)} of the strongest {percent(SHARE)} fail. And even the upper"
+        f" end of r's {percent(1 - 2 * TAIL)} confidence interval (Fisher's z) is below {LOW:g}."
     ),
     AMBIGUOUS: (
         f"Many submissions fail in the same way: at least {percent(SPLIT)} of the strongest"

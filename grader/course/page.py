@@ -160,7 +160,10 @@ def _costs(view: View) -> list[Html]:
     large = sorted(ran, key=lambda result: -result.peak_bytes)[:MOST_SLOW]
     tables = [
         table(caption, ("Submission", "Seconds", "Peak memory"), list(map(_cost, found)))
-        for caption, found in (("The slowest gradings", slow), ("The most memory", large))
+        for caption, found in (
+            ("The slowest gradings", slow),
+            ("The gradings with the most memory", large),
+        )
     ]
     sides = (tag("div", table) for table in tables)
     return [tag("div", *drawn, class_="charts"), tag("div", *sides, class_="charts")]
@@ -179,7 +182,7 @@ def _submissions(view: View) -> list[Html]:
     names = ("Submission", "Handed in by", "Points", "After lateness", "Days late", "Status")
     parts = [table("All submissions", names, rows)] if rows else []
     if view.missing:
-        parts.append(tag("h3", f"Missing: {len(view.missing)} on the roster without a submission"))
+        parts.append(tag("h3", f"Missing: {number_of(len(view.missing), 'student')} of the roster"))
         lines = [
             Row(short(str(one), NAME), short(one.sid, NAME), short(one.email, NAME))
             for one in view.missing

@@ -37,9 +37,9 @@ def problems(view: View) -> list[Html]:
     note = (
         "A submission tried a problem if at least one check of the problem has another outcome than"
         " “not implemented”. The mean share, the drawing (no points on the left, all points on the"
-        " right), “All” and “Nothing” count only submissions that tried. “Untouched” counts the"
-        " other submissions: every check of the problem needs a function that is still a stub, or"
-        " the file is missing."
+        " right), “All” and “Nothing” count only submissions that tried the problem. “Untouched”"
+        " counts the other submissions: every check of the problem needs a function that is still a"
+        " stub, or the file is missing."
     )
     return [tag("p", note, class_="soft"), *told, table("The numbers of each problem", names, rows)]
 
@@ -111,8 +111,9 @@ def messages(view: View) -> list[Html]:
     shown, rest = view.clusters[:MOST_CLUSTERS], view.clusters[MOST_CLUSTERS:]
     note = (
         "Failures form a cluster if their messages are equal or nearly equal. Numbers, ranks,"
-        " lines, values and the student's own text are ignored. If a message says only that a value"
-        " is wrong, it is compared only with messages of the same check. Stubs are not counted."
+        " line numbers, values and the student's own text are ignored. If a message says only that"
+        " a value is wrong, it is compared only with messages of the same check. Stubs are not"
+        " counted."
     )
     more = sum(len(cluster.failures) for cluster in rest)
     rarer = number_of(len(rest), "rarer cluster")

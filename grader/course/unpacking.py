@@ -18,7 +18,8 @@ class CannotRead(Exception):
 
 
 def unpack(archive_path: Path, into: Path) -> list[str]:
-    """Unpack the regular files of a zip into ``into``. Leave out files with paths outside of it.
+    """Unpack the regular files of a zip into ``into``. Leave out files with paths outside of
+    this folder.
 
     Return the names of the files that were not unpacked, for this or another reason. Raise
     CannotRead if nothing can be read, and OSError if the zip file cannot be opened.
@@ -32,7 +33,7 @@ def unpack(archive_path: Path, into: Path) -> list[str]:
                 )
             return [e.filename for e in entries if not _unpack_entry(archive, e, into)]
     except UnicodeDecodeError:
-        why = "a file name in the zip is not valid UTF-8. Unpack it with another program"
+        why = "a file name in the zip is not valid UTF-8. Unpack the zip with another program"
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         why = str(error)
     raise CannotRead(f"{archive_path} is not a folder, and it cannot be read as a zip file: {why}")

@@ -52,11 +52,16 @@ def untimed(results: Sequence[SubmissionResult]) -> str:
     if not found:
         return ""
     marked = [one.id for one in found if one.is_marked_late]
-    on_canvas = f" Canvas marks {len(marked)} of them as late: {named(marked)}." if marked else ""
+    on_canvas = (
+        f" Canvas marks {len(marked)} of these submissions as late: {named(marked)}."
+        if marked
+        else ""
+    )
     return (
         "There is a due date, but the export does not say when"
         f" {number_of(len(found), 'submission')} {'was' if len(found) == 1 else 'were'} handed in."
-        f" If the time is unknown, nothing is taken off.{on_canvas}"
+        " If the time is unknown, nothing is taken off, and the points after lateness are left"
+        f" empty.{on_canvas}"
     )
 
 

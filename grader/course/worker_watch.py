@@ -1,8 +1,8 @@
 """Notices that there is no worker: no worker has started yet, or all workers have ended.
 
-dask waits for workers, and has no time limit for this wait. This is right while a Slurm job waits
-for a free node: that can take hours. But a job that failed at its start, or used up its time, does
-not start again.
+dask waits for workers, and has no time limit for this wait. While a Slurm job waits for a free
+node, there must be no limit, because a node can become free after hours. But a job that failed at
+its start, or used up its time, does not start again.
 """
 
 import getpass

@@ -207,7 +207,9 @@ def test_a_lateness_that_is_unknown_is_told():
     assert facts(tree).items() >= {"late": "0", "time unknown": "2"}.items()
     assert rows(tree, "All submissions")[0] == ["1", "Ada", "4", "", "", "graded"]
     [told] = [one for one in notices(tree) if "due date" in one]
-    assert "when 2 submissions were handed in" in told and "1 of them as late: 2." in told
+    assert (
+        "when 2 submissions were handed in" in told and "1 of these submissions as late: 2." in told
+    )
     assert "time unknown" not in facts(shown([result(tests)]))
 
 
@@ -266,7 +268,7 @@ def test_time_and_memory_name_the_slowest_and_the_largest():
         ]
     )
     assert rows(tree, "The slowest gradings")[0] == ["8", "9.0", "1 MiB"]
-    assert rows(tree, "The most memory")[0] == ["0", "1.0", "9 MiB"]
+    assert rows(tree, "The gradings with the most memory")[0] == ["0", "1.0", "9 MiB"]
 
 
 def test_warnings_say_what_the_numbers_cannot():

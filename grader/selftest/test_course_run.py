@@ -146,7 +146,10 @@ def test_submissions_without_a_time_are_told_and_lose_nothing(graded, tmp_path):
     a, b = course.results["a"], course.results["b"]
     assert (a.days_late, b.days_late, b.kept_percent, b.total_kept) == (2, None, None, None)
     told = "the export does not say when 1 submission was handed in. If the time is unknown"
-    assert told in course.printed and "Canvas marks 1 of them as late: b." in course.printed
+    assert (
+        told in course.printed
+        and "Canvas marks 1 of these submissions as late: b." in course.printed
+    )
     again = graded(found=list(course.found.values()))
     assert again.results["b"].days_late is None and again.times("b") == 1
     assert "does not say" not in graded(found=found).printed
