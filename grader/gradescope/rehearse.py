@@ -8,7 +8,7 @@ and on a hostile submission. The runs have the limits of the platform's smallest
 machine can set these limits. The hostile submission is left out if the course has no part 1. If
 ``--one-of`` is given, the program runs only one of the submissions. Files in ``dist`` stay as they
 are. SIGTERM ends the program as Ctrl-C does. The exit code is 0 if every result is as expected, and
-1 if a result is not. It is 2 if the program cannot rehearse. Then the program prints the reason.
+1 if a result is different. If the program cannot rehearse, it prints the reason and exits with 2.
 """
 
 import argparse
@@ -148,7 +148,7 @@ def main() -> int:
         return 2
     finally:
         if arguments.keep:
-            console.print(f"Left in place: {root}", markup=False, soft_wrap=True)
+            console.print(f"Not deleted: {root}", markup=False, soft_wrap=True)
         else:
             removal.remove(root)
 
@@ -257,8 +257,8 @@ def _complaint(play: Play, usage: Usage, tests: list[dict], tier: str) -> str:
         ]
         return "\n".join(
             [
-                "wrong points: these problems lost points but should not, or they should have lost"
-                f" points but did not: {', '.join(sorted(wrong))}",
+                "wrong points: each of these problems lost points by mistake, or kept points that"
+                f" it should lose: {', '.join(sorted(wrong))}",
                 *told[:5],
             ]
         )

@@ -51,7 +51,9 @@ def main() -> int:
             results_json.write(target, decision.instead)
             return 0
     except Exception:  # a student must not lose the grade because of our mistake
-        _tell(f"The rate limit failed, so this upload is graded.\n{traceback.format_exc()}")
+        _tell(
+            f"The rate limit cannot be applied, so this upload is graded.\n{traceback.format_exc()}"
+        )
     if decision.note:
         _tell(decision.note)
     code = _grade(root, target, rules)

@@ -1,5 +1,7 @@
 """Finds the files of the assignment in a submission, which is a directory or a zip.
 
+A *listed* file is a file that a student of this course hands in: one of ``course().files``.
+
 A submission may hold anything: links, special files, deep folders, archives that claim any size.
 No path in an archive is used as a path on disk.
 """
@@ -84,8 +86,8 @@ def places(directory: Path) -> list[Path]:
     """Return the folders in a directory that have listed files. The grader reads the first folder.
 
     Look at MAX_DEPTH levels below the directory, but at no further level after MAX_FOLDERS folders.
-    Stop one level below the first folder that has listed files. Better files may lie in the
-    ``handout/`` of this folder, and then a warning says so.
+    Stop one level below the first folder that has listed files. This level is read because it may
+    contain a ``handout/`` that also has listed files. Then a warning names this ``handout/``.
     """
     found: list[Path] = []
     level, seen, is_last = [directory], 0, False
@@ -243,7 +245,7 @@ def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """
     name = printable_name(PurePosixPath(entry.filename).name)
     if entry.compress_type not in UNPACKED:
-        raise Refused(f"{name} is packed in an unusual way: use an ordinary zip")
+        raise Refused(f"{name} is compressed in an unusual way: make an ordinary zip")
     try:
         with archive.open(entry) as file:
             return file.read(MAX_READ)

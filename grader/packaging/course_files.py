@@ -151,7 +151,7 @@ def for_course(contents: Mapping[str, bytes], course: Course) -> dict[str, bytes
 
 
 def _left_out(course: Course) -> tuple[str, ...]:
-    """Return prefixes of file names. The course does not need files with such a name."""
+    """Return prefixes of file names. The course does not need files with such a prefix."""
     names: list[str] = []
     for name in PARTS:
         if name not in course.parts:
@@ -225,7 +225,9 @@ def _with_points_of_part(name: str, text: str, course: Course) -> str:
     first, end, rest = text.partition("\n")
     told = f"({points(course.points_of(course.parts[part].problems))} points)"
     if not re.search(r"\([\d.]+ points\)", first):
-        raise NotAdapted(f"the first line of {name} must give its points, such as (20 points)")
+        raise NotAdapted(
+            f"the first line of {name} must give the part's points, such as (20 points)"
+        )
     return re.sub(r"\([\d.]+ points\)", told, first) + end + rest
 
 

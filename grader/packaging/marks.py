@@ -7,7 +7,8 @@ A mark is a special HTML comment, which GitHub does not show. So on GitHub, the 
     <!-- with 3 and not 5: text -->         the text is inserted if it takes part 3 but not part 5
     <!-- write NAME -->text<!-- end -->     the text NAME of ``course_words.py`` replaces the text
 
-In place of a part's number, a mark can have ``several``: the course takes more than one part.
+In place of a part's number, a mark can have ``several``. This condition is true if the course takes
+more than one part.
 
 If a line has only marks, the whole line is removed. Marks of the first form may be nested. A line
 that also has other text must not begin with a mark, because GitHub would not format such a line.
@@ -71,11 +72,13 @@ def adapted(text: str, parts: Collection[int], words: Mapping[str, str]) -> str:
         at = mark.end()
         if mark["end"]:
             if not open_marks:
-                raise BadMarks(f"an end mark has no beginning, before {text[at : at + 40]!r}")
+                raise BadMarks(
+                    f"an end mark has no mark that it ends. After it comes {text[at : at + 40]!r}"
+                )
             open_marks.pop()
         elif mark["write"]:
             if mark["write"] not in words:
-                raise BadMarks(f"there is no text {mark['write']!r} to write")
+                raise BadMarks(f"a write mark has the unknown name {mark['write']!r}")
             if all(open_marks):
                 kept.append(words[mark["write"]])
             open_marks.append(False)

@@ -6,7 +6,7 @@ Stubs are never written by hand. Three more files are made from the solutions:
 ``grader/functions.json`` lists each problem's functions, so that ``make test K=…`` finds them.
 
     python -m grader.packaging.stubs            writes these files
-    python -m grader.packaging.stubs --check    exit with 1 if a file is different
+    python -m grader.packaging.stubs --check    exits with 1 if a file is different
 
 In a solution, the lines between ``# BEGIN SOLUTION 1.7: ring_all_reduce`` and ``# END SOLUTION``
 become ``raise NotImplementedError("Problem 1.7: ring_all_reduce")``. If the marker has no number,
@@ -92,7 +92,7 @@ def _require_no_answers(text: str, problems: dict[str, str]) -> None:
                 source = ast.get_source_segment(text, function) or ""
                 if not any(line in source for line in raised):
                     raise ValueError(
-                        f"students would get the answer of {own}: it needs the markers"
+                        f"students would get the answer of {own}: the answer needs the markers"
                         f" “# BEGIN SOLUTION {problems[node.name]}: {own}” and “# END SOLUTION”"
                     )
 

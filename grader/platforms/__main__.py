@@ -109,7 +109,7 @@ def _seconds() -> float:
 
 
 def grade_for_autolab(submission: Path) -> int:
-    """Print the feedback, and then the scores. If grading failed, print only ``STOPPED``.
+    """Print the feedback, and then the scores. If there are no results, print ``STOPPED`` instead.
 
     Autolab reads both stdout and stderr.
     """
@@ -201,7 +201,9 @@ def main() -> int:
     )
     parser.add_argument("submission", type=Path)
     parser.add_argument("into", type=Path, nargs="?", help="harbor and plain: where to write")
-    parser.add_argument("--part", choices=list(PARTS), default="", help="harbor and plain")
+    parser.add_argument(
+        "--part", choices=list(PARTS), default="", help="harbor and plain: grade only this part"
+    )
     arguments = parser.parse_args()
     if arguments.platform in ("harbor", "plain") and not arguments.into:
         parser.error(f"{arguments.platform} needs a folder to write into")

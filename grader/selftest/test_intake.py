@@ -343,7 +343,7 @@ def test_a_file_packed_in_another_way_is_not_unpacked(tmp_path):
         tracemalloc.stop()
     assert (
         found.absent["collectives"]
-        == "collectives.py is packed in an unusual way: use an ordinary zip."
+        == "collectives.py is compressed in an unusual way: make an ordinary zip."
     )
     assert peak < 10 << 20
 

@@ -116,7 +116,7 @@ def test_a_comment_that_looks_like_a_marker_is_refused(line):
 
 def test_a_problem_without_markers_is_refused():
     text = 'def f(x):\n    """Problem 1.8 · Double."""\n    return 2 * x\n'
-    with pytest.raises(ValueError, match="students would get the answer of f: it needs"):
+    with pytest.raises(ValueError, match="students would get the answer of f: the answer needs"):
         stub(text)
     marked = text.replace("    return", "    # BEGIN SOLUTION 1.7: f\n    return")
     with pytest.raises(ValueError, match="“# BEGIN SOLUTION 1.8: f”"):
@@ -135,7 +135,7 @@ def test_a_method_without_markers_is_refused():
         return 1
         # END SOLUTION
 """
-    with pytest.raises(ValueError, match="the answer of G.__init__: it needs"):
+    with pytest.raises(ValueError, match="the answer of G.__init__: the answer needs"):
         stub(text)
     begin, end = "        # BEGIN SOLUTION 3.5: G\n", "        # END SOLUTION\n"
     line = "        self.kept = []\n"
@@ -143,7 +143,7 @@ def test_a_method_without_markers_is_refused():
     other = (
         'def g(x):\n    """Problem 3.5 · Add."""\n    # BEGIN SOLUTION 3.5: g_more\n    return x\n'
     )
-    with pytest.raises(ValueError, match="the answer of g: it needs"):
+    with pytest.raises(ValueError, match="the answer of g: the answer needs"):
         stub(other + "    # END SOLUTION\n")
 
 

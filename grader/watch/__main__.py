@@ -2,9 +2,9 @@
 
     python -m grader.watch [SUBMISSION] [--part PART] [--problem N.M] [--only WORDS] [--lines]
 
-Keys: a runs all checks, the number of a part runs the checks of this part, space shows more
-messages, o writes the report and opens it, q ends the program. If there is no terminal, the program
-prints lines, and Ctrl-C ends the program.
+Keys: [a] runs all checks, the number of a part runs the checks of this part, [space] shows more
+messages, [o] writes the report and opens it, [q] ends the program. If there is no terminal, the
+program prints lines, and Ctrl-C ends the program.
 """
 
 import _signal  # the built-in part of signal, which imports no other module

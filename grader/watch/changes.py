@@ -1,7 +1,7 @@
 """Finds the functions that differ between two versions of the student's files.
 
 Files are parsed and never imported. Changes of comments and docstrings are ignored. A function also
-counts as changed if it uses a name whose code has changed, directly or through other names. Names
+counts as changed if it uses, directly or through other names, a name whose code has changed. Names
 are compared without their module. So the result contains every function that has changed, but it
 can also contain a function that has not changed.
 """

@@ -123,7 +123,9 @@ class Watch:
             self._stop()
             changed = "A check, the grader or a provided file has changed."
             return self._start(f"{changed} Reading the checks again.")
-        if own and self.checker.closed:  # the checker failed, perhaps without the folder
+        if (
+            own and self.checker.closed
+        ):  # the checker failed, perhaps because the folder was missing
             self._stop()
             return self._start("Reading the checks again.")
         if own and self.is_ready:

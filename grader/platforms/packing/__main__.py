@@ -25,7 +25,7 @@ def write(contents: Contents, target: Path) -> None:
     Raise CannotPack if ``target`` is a folder that no earlier run has written.
     """
     if target.exists() and not (target / PACKED_MARK).exists():
-        raise CannotPack(f"{target} was not written by this command; name another folder")
+        raise CannotPack(f"{target} was not written by this command; use another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".packing-") as temporary:
         fresh, old = Path(temporary) / "fresh", Path(temporary) / "old"

@@ -68,7 +68,7 @@ def autolab() -> Contents:
 def prairielearn(image: str) -> Contents:
     """Return the folder of a question, as PrairieLearn's documentation describes it.
 
-    Students upload files of at most 5 MB together. ``tests/`` becomes /grade/tests.
+    The files of one upload may have at most 5 MB in total. ``tests/`` becomes /grade/tests.
     """
     names = ", ".join(course().files)
     info = {

@@ -2,7 +2,7 @@
 
 A task is a folder with ``instruction.md``, ``task.toml``, ``environment/Dockerfile``,
 ``tests/test.sh`` and ``solution/solve.sh``. The agent works in a container built from
-``environment/``. It never sees ``tests/`` and ``solution/``: the solution is uploaded for the
+``environment/``. It sees neither ``tests/`` nor ``solution/``: the solution is uploaded for the
 oracle agent only. test.sh writes a number to /logs/verifier/reward.txt. If ``environment_mode`` is
 "separate", the verifier runs in a separate container, built from ``tests/``. This container gets
 only the files listed as ``artifacts``. So an agent cannot change a verdict by changing its own
