@@ -35,7 +35,7 @@ class GraderEnded(RuntimeError):
 
 
 class GradingProcesses:
-    """Keeps a list of the child processes that grade. It can end all of them together."""
+    """Keeps a list of the child processes that grade, and can end all of them together."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

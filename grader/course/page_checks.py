@@ -142,7 +142,7 @@ def _cluster(cluster: MessageCluster) -> Html:
         tag("span", ", ".join(problems[:6]) + " …" * (len(problems) > 6), class_="worth"),
     )
     same = cluster.same_as_example()
-    said = [f"In {number_of(len(checks), 'check')}."]
+    said = [f"These failures are in {number_of(len(checks), 'check')}."]
     said += [f"{same} submissions have exactly this message."] if same > 1 else []
     number = example.outcome.check.number
     links = tag("p", *(text(link(one.result, f"#problem-{number}"), " ") for one in who))

@@ -69,11 +69,11 @@ class WorkerWatch:
             self._next_word = now + NEXT_WORD_AFTER
             minutes = round((now - self._absent_since) / 60)
             what = (
-                "No job of Slurm is connected (squeue --me lists your jobs)"
+                "no job of Slurm has been connected (squeue --me lists your jobs)"
                 if self._submitted
-                else "The scheduler has no worker"
+                else "the scheduler has had no worker"
             )
-            print(f"{what}, for {minutes} min now. Ctrl-C ends the command.", flush=True)
+            print(f"For {minutes} min, {what}. Ctrl-C ends the command.", flush=True)
 
 
 def queued(jobs: Collection[str]) -> set[str] | None:

@@ -35,7 +35,7 @@ STUB = re.compile(r'[^"]*\"\"\"(?:[^"]|"(?!""))*\"\"\"\s*raise NotImplementedErr
 class NotThere(ValueError):
     """Raised if the submission does not exist.
 
-    This is the instructor's mistake, so nothing is graded.
+    The person who started the grader made a mistake, so nothing is graded.
     """
 
 

@@ -125,7 +125,7 @@ def write(contents: Contents, target: Path) -> None:
     """Write the zip, whole or not at all.
 
     Every entry has the time of the last change of the checkout. So the same files give equal zips,
-    and corrected files are newer.
+    and corrected files are newer than those of an earlier zip.
     """
     # A zip's own times have no time zone, and begin in 1980. Programs that unzip take them for
     # local times. So the extra field (its number is 0x5455) also holds the seconds since 1970.

@@ -1,4 +1,4 @@
-"""Decides which parts of a results document students see, and cuts a document that is too long.
+"""Decides what students see of a results document, and cuts a document that is too long.
 
 Most platforms show the whole result immediately. Only Gradescope can hide a check until the grades
 are published. For other platforms, the hidden checks of a problem are merged into one entry. This

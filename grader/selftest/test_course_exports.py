@@ -192,7 +192,7 @@ TEAM = "team_1_2_final.zip"  # has the form of a file name of Canvas
 def test_a_name_like_one_of_canvas_does_not_decide_the_form_of_the_export(tmp_path):
     export = exported(tmp_path, "jane.zip", "bob.zip", TEAM)
     assert ids(export) == ["bob", "jane", "team_1_2_final"]
-    assert any(f"as in an export of Canvas or Moodle: “{TEAM}”." in told for told in export.doubts)
+    assert any(f"in an export of Canvas or Moodle: “{TEAM}”." in told for told in export.doubts)
 
 
 @pytest.mark.parametrize("form", ["{}_1_2_s.zip", "{}_1_assignsubmission_file_s.zip"])

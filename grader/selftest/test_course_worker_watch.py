@@ -39,7 +39,7 @@ def test_a_scheduler_without_workers_is_told_once_in_ten_minutes(now, capsys):
     looks(watch, now, FIRST_WORD_AFTER)
     assert capsys.readouterr().out == ""
     looks(watch, now, LOOK_AT_WORKERS_EVERY)
-    assert capsys.readouterr().out.startswith("The scheduler has no worker, for 1 min now.")
+    assert capsys.readouterr().out.startswith("For 1 min, the scheduler has had no worker.")
     looks(watch, now, 1200)
     assert capsys.readouterr().out.count("\n") == 2
 
@@ -47,7 +47,7 @@ def test_a_scheduler_without_workers_is_told_once_in_ten_minutes(now, capsys):
 def test_jobs_that_wait_in_the_queue_are_waited_for(now, capsys, monkeypatch):
     monkeypatch.setattr(worker_watch, "queued", lambda jobs: {"7"})
     looks(WorkerWatch(lambda: 0, lambda: ["7", "8"], now), now, 900)
-    assert "No job of Slurm is connected (squeue --me" in capsys.readouterr().out
+    assert "no job of Slurm has been connected (squeue --me" in capsys.readouterr().out
 
 
 def test_jobs_that_have_all_ended_end_the_wait(now, monkeypatch):

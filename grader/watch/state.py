@@ -29,7 +29,7 @@ class WatchState:
     of_problems: dict[str, list[str]] = field(default_factory=functions)
     program: Program = field(default_factory=dict)  # the last valid version of each file
     errors: dict[str, str] = field(default_factory=dict)  # file → why it is not valid Python
-    changed: list[str] = field(default_factory=list)  # functions that the last saving has changed
+    changed: list[str] = field(default_factory=list)  # functions that changed in the last save
 
     def collect(self, records: Iterable[Record]) -> None:
         """Replace all checks by these, which have not been run yet, and plan to run all of them."""
