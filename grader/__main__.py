@@ -2,8 +2,8 @@
 
     python -m grader SUBMISSION [--results FILE] [--report FILE] [--format NAME=FILE] [--part PART]
 
-The program exits with 0 if grading worked, even if the score is 0. If it could not grade, it prints
-the reason and exits with 2.
+The program exits with 0 if grading worked, even if the score is 0. If it could not grade, or could
+not write a file, it prints the reason and exits with 2.
 """
 
 import _signal  # the built-in part of signal, which imports no other module

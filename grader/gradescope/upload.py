@@ -52,7 +52,8 @@ def main() -> int:
             return 0
     except Exception:  # a student must not lose the grade because of our mistake
         _tell(
-            f"The rate limit could not be applied, so this upload is graded.\n{traceback.format_exc()}"
+            "The rate limit could not be applied, so this upload is graded.\n"
+            f"{traceback.format_exc()}"
         )
     if decision.note:
         _tell(decision.note)
