@@ -52,9 +52,8 @@ class GradingOutput:
         if self.last_written is None:
             self.bar.update(self.task, total=len(grade.records))
             self.bar.start()
-            self._update_results(
-                grade
-            )  # a first file with 0 points, in case grading is interrupted
+            # a first file with 0 points, in case grading is interrupted
+            self._update_results(grade)
             return
         self.bar.update(
             self.task, completed=sum(record.status != NOT_RUN for record in grade.records)
