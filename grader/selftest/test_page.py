@@ -503,7 +503,7 @@ def test_page_terminal_and_results_say_the_same(tmp_path, mixed):
     for note in (
         "seed ",
         "torch ",
-        "Ranks were confined" if "Ranks were" in graded.printed else "Unofficial",
+        "How ranks were confined" if "How ranks were" in graded.printed else "Unofficial",
     ):
         assert note in root.all("footer")[0].text()
     assert f"The report: {report}" in graded.printed
