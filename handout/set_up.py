@@ -447,7 +447,7 @@ def explain(said, code):
         return (
             "pip does not trust the server's certificate. If you are behind a proxy, set"
             " PIP_CERT=<path of the file with the proxy's certificate>. If your Python on macOS is"
-            " from python.org, run the file “Install Certificates.command” in this Python's folder"
+            " from python.org, run the file 'Install Certificates.command' in this Python's folder"
             " in Applications. Then run make setup again."
         )
     if re.search(
