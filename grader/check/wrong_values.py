@@ -57,18 +57,16 @@ class WrongValues:
                 " ranks?"
             )
         known = self._known(rank)
-        if found.got is not None and not found.got.any():
-            # An array of zeros alone proves nothing, so the mistake has to explain the whole value.
-            fitting = (name for name, value in known.items() if _is_close(self.values[rank], value))
-            if reason := next(fitting, None):
-                return reason
+        fitting = (name for name in known if _is_close(self.values[rank], known[name]))
         if found.got is None or found.expected is None:
             # No mistake explains right values of a wrong dtype, shape or type.
             is_right = _is_close(self.values[rank], self.expected[rank])
-            fitting = (name for name in known if _is_close(self.values[rank], known[name]))
             reason = None if is_right else next(fitting, None)
         else:
-            reason = likely_cause(found.got, found.expected, self._context(rank, found, known))
+            # An array of zeros alone proves nothing, so the mistake has to explain the whole value.
+            reason = None if found.got.any() else next(fitting, None)
+            context = self._context(rank, found, known)
+            reason = reason or likely_cause(found.got, found.expected, context)
         if not reason and self.expected[rank] is not None:
             reason = self._read_early(rank)
         ours, right = got[rank], expected[rank]

@@ -178,12 +178,15 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
 
 
 def _is_synchronous_collective(report: WorldReport, waiting: list[Waiting]) -> bool:
-    """Return whether a rank waits for a collective at the line that issued it."""
+    """Return whether a rank waits for a collective at the line that issued it.
+
+    A barrier does not count, because ``async_op=True`` would not correct the program.
+    """
     for operation in (w.operation for w in waiting):
         stacks = report.ranks[operation.rank].stacks
         place = stack_frames.own_frame(stacks, report.submission_dir) if stacks else None
-        is_at_its_line = place and operation.file and place.line == operation.line
-        if is_at_its_line and operation.kind not in ("send", "recv", "barrier"):
+        waits_here = place is not None and place.line == operation.line
+        if waits_here and operation.kind not in ("send", "recv", "barrier"):
             return True
     return False
 

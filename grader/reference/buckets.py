@@ -161,12 +161,12 @@ def pass_mistakes(
     """
     n = len(ready)
     users = {i: [own[i] for own in ready if i in own] for i in shapes}
-    too_early = {
+    unready = {
         BEFORE_ACCUMULATION: _averages([{}] * n, users, shapes),
         TOO_EARLY: _averages([_sent_too_early(own, buckets) for own in ready], users, shapes),
     }
     if n == 1:
-        return [too_early]  # nothing is averaged, so no other mistake changes the gradients
+        return [unready]  # nothing is averaged, so no other mistake changes the gradients
     orders = [_as_they_fill(own, buckets) for own in ready]
     filled = " and ".join(
         f"buckets {', '.join(map(str, order))} on rank {r}" for r, order in enumerate(orders[:2])
@@ -180,7 +180,7 @@ def pass_mistakes(
             BY_ARRIVAL: by_arrival[rank],
             AS_THEY_FILL.format(filled): as_they_fill[rank],
         }
-        | too_early
+        | unready
         for rank in range(n)
     ]
 
@@ -204,8 +204,9 @@ def _sent_too_early(ready: Ready, buckets: list[list[int]]) -> Ready:
 def _averages(
     sent: list[Ready], users: Mapping[int, list], shapes: Mapping[int, tuple]
 ) -> list[np.ndarray | None]:
-    """Average over the ranks what they sent. Entries that a rank did not send count as zeros.
+    """Return the averages over the ranks of what the ranks sent.
 
+    A gradient that a rank did not send counts as zeros.
     The average is None for a parameter of which no rank has a gradient: ``users[i]`` is empty.
     """
     return [

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from grader.reference.by_rank import by_rank
+from grader.reference.data_parallel import SAVED_OUTPUT
 from grader.reference.single_device import gelu, gelu_derivative
 
 EVERY_NTH = "every n-th entry was taken. A flat shard holds consecutive entries"
@@ -50,7 +51,6 @@ OWN_DIVIDED = (
     "these are this rank's own gradients, divided by the number of ranks. They were never added up"
     " over the ranks, or the sum was not used"
 )
-SAVED_OUTPUT = "a layer's output was saved in place of its input x. Save (x, z)"
 ONE_BUFFER = (
     "each layer was computed with the weight of the layer that is gathered next. Do all gathers"
     " write into one tensor? Gather the next layer into another tensor"
@@ -304,25 +304,17 @@ def _saved_mistakes(
     The mistake is a step that saves each layer's output in place of its input. By default, all
     factors of ``scaled_step`` are 1.
     """
-    made = [gradients_with_saved_outputs(weights, own, forward, backward) for own in batches]
+    factors = (forward, backward) if forward else ([1.0] * len(weights),) * 2
+    made = []
+    for own in batches:
+        given = followed_step(weights, own, *factors)
+        outputs = [factor * y for factor, y in zip(factors[0], given.outputs)]
+        of_z = [
+            grad * gelu_derivative(x @ np.asarray(weight, np.float64))
+            for grad, x, weight in zip(given.grads, given.inputs, weights)
+        ]
+        made.append([f * (y.T @ grad_z) for f, y, grad_z in zip(factors[1], outputs, of_z)])
     return by_rank({SAVED_OUTPUT: gradient_shards(made)}, len(batches))
-
-
-def gradients_with_saved_outputs(
-    weights: list, x: np.ndarray, forward: Sequence[float] = (), backward: Sequence[float] = ()
-) -> list[np.ndarray]:
-    """Return the gradients of a step that saves each layer's output in place of its input.
-
-    By default, all factors of ``scaled_step`` are 1.
-    """
-    forward, backward = (forward, backward) if forward else ([1.0] * len(weights),) * 2
-    given = followed_step(weights, x, forward, backward)
-    outputs = [factor * y for factor, y in zip(forward, given.outputs)]
-    of_z = [
-        grad * gelu_derivative(own @ np.asarray(weight, np.float64))
-        for grad, own, weight in zip(given.grads, given.inputs, weights)
-    ]
-    return [f * (y.T @ grad_z) for f, y, grad_z in zip(backward, outputs, of_z)]
 
 
 def layer_bytes(width: int, n: int, itemsize: int) -> int:

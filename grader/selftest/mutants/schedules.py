@@ -240,6 +240,14 @@ MUTANTS = [
         INTERLEAVED,
         "this is not a list of actions like ('F', 0, 0)",
     ),
+    # Among the public examples, only the one with three stages and two chunks shows this mistake.
+    mutant(
+        "the warm-up is longer if the number of stages is odd",
+        "else 2 * (n - stage - 1) + (v - 1) * n\n",
+        "else 2 * (n - stage - 1) + (v - 1) * n + 2 * (n % 2)\n",
+        MUCH,
+        "activations are alive, but at most",
+    ),
     mutant(
         "the same list in each call of interleaved_schedule",
         RETURNED,
