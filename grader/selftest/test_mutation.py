@@ -352,7 +352,9 @@ def test_the_command_fails_where_a_mutant_is_not_caught_as_intended(monkeypatch,
         "no such words",
     )
     monkeypatch.setattr(
-        command, "_trials", lambda _: [unheard, replace(unheard, name="well known", words="1024")]
+        command,
+        "_trials",
+        lambda _: [unheard, replace(unheard, name="well known", words=mutant.words)],
     )
     assert run(monkeypatch, tmp_path, "--workers", "1") == 1
     printed = capsys.readouterr().out
