@@ -158,7 +158,9 @@ def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
     done = command(copy, "-m", "pytest", "-n", "2")
     assert done.returncode == 1
     last = r"(\d+) not implemented, \d+ not attempted in .*"
-    (number,) = re.fullmatch(last, done.stdout.splitlines()[-1]).groups()
+    found = re.fullmatch(last, done.stdout.splitlines()[-1])
+    assert found, done.stdout
+    (number,) = found.groups()
     assert int(number) > 30  # and none passed, failed, or could not be run
     told = " ".join(done.stdout.split())
     assert f"Not implemented yet, {number} checks: problems 1.1, 1.2, 1.3," in told
