@@ -198,4 +198,5 @@ def _run(command: list[str]) -> dict:
 def _ended(code: int) -> str:
     if code >= 0:
         return f"the grader's process ended with exit code {code}"
-    return f"the grader was ended by {signal.Signals(-code).name}"
+    memory = " (did the memory run out?)" * (code == -signal.SIGKILL)
+    return f"the grader was ended by {signal.Signals(-code).name}{memory}"

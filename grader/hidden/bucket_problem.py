@@ -358,12 +358,16 @@ def sends_buckets(run, made, mistakes=None):
         where = f"Rank {rank} started"
         if len(made.passes) > 1:
             where = f"In backward pass {p} (counted from 0), rank {rank} started"
-        text = f"{asked} {where} {started}. Expected: {_listed(due) if due else 'none'}"
+        text = f"{asked} {where} {started}. Expected: {_bytes(due)}"
         if mistakes is None or guess in mistakes:
             run.require(
                 found == due,
                 (f"{text}. Likely: {guess}." if guess else f"{text}. {_advice(found, due)}"),
             )
+
+
+def _bytes(due):
+    return f"operations of {_listed(due)} bytes" if due else "none"
 
 
 def _advice(found, due):

@@ -90,7 +90,7 @@ CHANGES = [
         "latency_seconds in [within a node] must be a number from 0 to 10",
     ),
     ("latency_seconds = 1e-6", "latency_seconds = 11", "from 0 to 10, not '11'"),
-    ("bytes_per_second = 100e9", "bytes_per_second = 0", "a number above 0 up to inf, not '0'"),
+    ("bytes_per_second = 100e9", "bytes_per_second = 0", "must be a number above 0, not '0'"),
     ("bytes_per_second = 100e9", "bytes_per_second = 100 GB", "not '100 GB'"),
     ("bytes_per_second = 100e9", "", "[within a node] has no bytes_per_second"),
     (

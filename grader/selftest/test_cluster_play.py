@@ -249,7 +249,7 @@ def test_without_run_schedule_the_passes_are_drawn(tmp_path, server):
             "data_parallel",
             ("--micro-batches=4",),
             FREE,
-            "micro-batches can be chosen only for pipeline_parallel",
+            "the number of micro-batches can be chosen only for pipeline_parallel",
         ),
         ("benchmarking", (), FREE, "benchmarking cannot be timed on a cluster"),
         ("rings", (), FREE, "there is no part “rings”"),

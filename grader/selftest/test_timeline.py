@@ -853,6 +853,24 @@ def test_without_the_bubbles_problem_there_is_no_figure(tmp_path, server):
     )
 
 
+@pytest.mark.parametrize(
+    "body, shown",
+    [
+        ("raise IndexError(num_stages)", "? in theory (bubble_fraction raised IndexError)"),
+        ("return None", "? in theory (bubble_fraction returned no number)"),
+    ],
+)
+@pytest.mark.long
+def test_a_bubble_without_a_number_says_why(body, shown, tmp_path, server):
+    submission = with_stubs(tmp_path, "pipeline_parallel", "bubble_fraction")
+    path = submission / "pipeline_parallel.py"
+    path.write_text(
+        f"{path.read_text()}\n\ndef bubble_fraction(num_stages, num_micro_batches):\n    {body}\n"
+    )
+    done = timeline("pipeline_parallel", submission, tmp_path, "--ranks", "2", server=server)
+    assert done.returncode == 0 and shown in " ".join(done.stdout.split())
+
+
 def test_a_deadlock_is_drawn_with_its_diagnosis(tmp_path, server):
     submission = with_stubs(tmp_path, "collectives")
     path = submission / "collectives.py"

@@ -1,9 +1,9 @@
 """Runs the operations of a rank once in the fork server, before any rank is forked.
 
 So ranks inherit everything that torch sets up on first use. Without this module, each rank would
-look up the same operators, import the same modules and fill the same caches. A small world would
-then take 20 milliseconds, 5 of them for this work. At the end the process group is destroyed, and
-its threads end. So the server can still be forked safely.
+look up the same operators, import the same modules and fill the same caches. Each world would
+then take about 5 milliseconds longer. At the end the process group is destroyed, and its threads
+end. So the server can still be forked safely.
 """
 
 import contextlib

@@ -131,7 +131,10 @@ def _micro_batches(arguments: argparse.Namespace) -> int | None:
     if asked is None:
         return None
     if arguments.cluster is None or arguments.part != "pipeline_parallel":
-        raise CannotDraw("micro-batches can be chosen only for pipeline_parallel on a cluster")
+        raise CannotDraw(
+            "the number of micro-batches can be chosen only for pipeline_parallel on a cluster:"
+            " give PART=pipeline_parallel and CLUSTER=<file>, too"
+        )
     if not (asked.isascii() and asked.isdecimal()) or not 1 <= int(asked[:9]) <= MAX_MICRO_BATCHES:
         raise CannotDraw(f"a pipeline has 1 to {MAX_MICRO_BATCHES} micro-batches, not {asked}")
     return int(asked)

@@ -151,7 +151,7 @@ class Cluster:
         """Return sentences about the assumptions behind the times on this cluster."""
         nodes = math.ceil(self.ranks / self.devices_per_node)
         number = (
-            f"with {self.bytes_per_number:g} bytes per number"
+            f"with {self.bytes_per_number:g} byte{'s' * (self.bytes_per_number != 1)} per number"
             if self.bytes_per_number
             else "with as many bytes per number as in the run"
         )
@@ -227,9 +227,10 @@ def _number(low: float, high: float, *, above: bool = False) -> Callable[[str], 
         except ValueError:
             value = math.nan
         if not low <= value <= high or above and value == low:  # NaN is in no range
-            raise ValueError(
-                f"a number {'above' if above else 'from'} {low:g} {'up ' * above}to {high:g}"
-            )
+            begin = f"a number {'above' if above else 'from'} {low:g}"
+            if high == math.inf:
+                raise ValueError(begin)
+            raise ValueError(f"{begin} {'up ' * above}to {high:g}")
         return value
 
     return read

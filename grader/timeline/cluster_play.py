@@ -13,7 +13,15 @@ from grader.reports.svg_drawing import MAX_SPANS_IN_FULL
 from grader.session import Session
 from grader.timeline.cluster import Cluster, plain
 from grader.timeline.ideal import is_pass
-from grader.timeline.play import NO_PASS, PlayedScene, counted, failed_scene, picture_of
+from grader.timeline.play import (
+    NO_PASS,
+    PlayedScene,
+    counted,
+    decimals,
+    failed_scene,
+    picture_of,
+    why_unknown,
+)
 from grader.timeline.replay import Replay, program_of, size_on
 from grader.timeline.scenes import Scene
 from grader.timeline.virtual_time import Account, account, milliseconds, spans_of
@@ -106,7 +114,7 @@ class Model:
         if isinstance(outcome, Raised) and outcome.stub:
             return "the theory appears when you have written problem 5.6"
         value = outcome.value if isinstance(outcome, Returned) else None
-        return f"{value:.3f} in theory" if isinstance(value, (int, float)) else "? in theory"
+        return f"{decimals(value, 3)} in theory{why_unknown('bubble_fraction', value, outcome)}"
 
     def _sizes(self, scene: Scene) -> str:
         """Return a sentence about the sizes that the tensors have on the modelled cluster."""

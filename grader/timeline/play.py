@@ -128,10 +128,27 @@ class ScenePlayer:
         measured, theory = own.outcomes.get(0), own.outcomes.get(1)
         if any(isinstance(outcome, Raised) and outcome.stub for outcome in (measured, theory)):
             return "its bubble is shown when you have written problem 5.6"
-        numbers = [measured.value["fractions"][0] if isinstance(measured, Returned) else None]
-        numbers.append(theory.value if isinstance(theory, Returned) else None)
-        shown = [f"{number:.2f}" if isinstance(number, (int, float)) else "?" for number in numbers]
-        return f"bubble {shown[0]} measured, {shown[1]} in theory"
+        fraction = measured.value["fractions"][0] if isinstance(measured, Returned) else None
+        predicted = theory.value if isinstance(theory, Returned) else None
+        return (
+            f"bubble {decimals(fraction, 2)} measured, {decimals(predicted, 2)} in theory"
+            + why_unknown("measured_bubble", fraction, measured)
+            + why_unknown("bubble_fraction", predicted, theory)
+        )
+
+
+def decimals(value: object, places: int) -> str:
+    """Return a number as text, or “?” if ``value`` is no number."""
+    return f"{value:.{places}f}" if isinstance(value, (int, float)) else "?"
+
+
+def why_unknown(function: str, value: object, outcome: Raised | Returned | None) -> str:
+    """Return why a student's function gave no number, in brackets, or "" if it gave one."""
+    if isinstance(value, (int, float)):
+        return ""
+    if isinstance(outcome, Raised):
+        return f" ({function} raised {outcome.type})"
+    return f" ({function} returned no number)" if outcome else f" ({function} did not end)"
 
 
 def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -> Picture:
