@@ -163,8 +163,8 @@ class Request:
         """Remove and return the values that a rank must not know before it asks for them.
 
         The returned dict has the form that ``wire.callbacks.CallOptions`` reads. It also holds the
-        values that probes return. The probes themselves stay in the arguments, because the judge
-        sends a probe without its value.
+        values that probes return. A probe is a function that the judge gives to a student's
+        function. The probes stay in the arguments, because the judge sends them without the values.
         """
         served = {}
         if probes := _probes([args, kwargs]):

@@ -106,14 +106,17 @@ class CallEvidence:
         return groups_made(self.report.ranks[rank].trail, self.index)
 
     def ledger(self, rank: int) -> list[driver_results.Entry]:
-        """Return the entries that the driver's meter recorded on a rank, in order."""
+        """Return a rank's ledger: the products, sends and loss operators that its meter recorded.
+
+        The entries are in program order. The call's driver must have a meter: see ``rank.meter``.
+        """
         return self.read(driver_results.ledger, "the list of products and sends")[rank]
 
     def require_products(self, rank: int, at_least: int) -> list[driver_results.Entry]:
-        """Return a rank's products of matrices, in the order of the program.
+        """Return a rank's matrix products, in program order.
 
         A product of shapes (a, b) and (b, c) has 2·a·b·c floating-point operations. Fails if all
-        products together have fewer than ``at_least`` floating-point operations. Every right
+        products together have fewer than ``at_least`` floating-point operations. Every correct
         program needs at least this number.
 
         The meter sees only torch's products in the thread of the call. If a program computes its
@@ -164,7 +167,7 @@ class CallEvidence:
         self.require(self.index not in self.report.released_early, sentence)
 
     def not_sent_on(self, rank: int) -> list[int]:
-        """Return the numbers of this rank's messages that the receiver did not pass on in time.
+        """Return the indices of this rank's messages that the receiver did not pass on in time.
 
         The receiver must pass a message on before it waits for the next message: see
         ``Call.in_step``.
@@ -172,11 +175,11 @@ class CallEvidence:
         return self._numbers(rank, NOT_SENT_ON)
 
     def awaited_early(self, rank: int) -> list[int]:
-        """Return the numbers of this rank's all-gathers that overlapped with no other work.
+        """Return the indices of this rank's all-gathers that overlapped with no other work.
 
         The rank issued such an all-gather, and then waited for the result. In between, the rank
         used no function that the judge had given to it: see ``Call.slow_gathers``. The rank's first
-        all-gather in this call has the number 0.
+        all-gather in this call has the index 0.
         """
         return self._numbers(rank, AWAITED_EARLY)
 
@@ -322,5 +325,5 @@ class CallEvidence:
 
 
 def _from_function(sent: Any) -> Any:
-    """Return the value that the function returned. Many drivers send other data beside it."""
+    """Return the value that the function returned. Many drivers send other data with it."""
     return sent["value"] if isinstance(sent, dict) and "value" in sent else sent

@@ -59,9 +59,11 @@ class CallMeasurements(CallEvidence):
 
         The growth is the difference from the memory that the rank had before it ran code of the
         submission. At that time the rank already had the arguments of the calls, so the arguments
-        do not count. The error is about 0.1 MiB on a quiet machine. Inherited memory to which the
-        rank has written counts, too, with two exceptions: ``OVERWRITTEN_ALLOWED_BYTES``, and at
-        most ``OVERWRITTEN_EARLIER_BYTES`` that were written before the call's first measurement.
+        do not count. The error is about 0.1 MiB on a quiet machine.
+
+        Inherited memory counts if the rank has written to it. ``OVERWRITTEN_ALLOWED_BYTES`` of it
+        are subtracted. The bytes that the rank had overwritten before the call's first measurement
+        are also subtracted, but at most ``OVERWRITTEN_EARLIER_BYTES``.
 
         Return None if ``Call.weighs`` is empty, if the system does not report memory, or if the
         network is not the hub. Student code cannot cause the result None.
@@ -74,9 +76,9 @@ class CallMeasurements(CallEvidence):
     def _grown_beyond(
         self, rank: int, overwritten: int, operations: int | None = None
     ) -> int | None:
-        """Return ``grown``, but leave out only the first ``overwritten`` bytes of written memory.
+        """Return ``grown``, but subtract exactly ``overwritten`` bytes from overwritten memory.
 
-        Written memory is inherited memory to which the rank has written.
+        Overwritten memory is inherited memory to which the rank has written.
         """
         looks = self._growths(rank, operations)
         found = (look.own + max(0, look.overwritten - overwritten) for look in looks)
@@ -121,9 +123,12 @@ class CallMeasurements(CallEvidence):
         The first call should have tiny arguments. In the first call, a rank needs memory for the
         modules that the submission imports. A submission could also allocate needless memory in the
         first call, and free this memory before the present call. So at most ``at_most`` bytes are
-        subtracted. Inherited memory to which the rank has written counts, too, with two
-        exceptions: the bytes that it had overwritten in the first call, up to a limit, and
-        ``overwritten_again`` more bytes. Return None if ``grown`` returns None.
+        subtracted.
+
+        Inherited memory counts if the rank has written to it. The bytes that the rank had
+        overwritten in the first call are subtracted, up to a limit. ``overwritten_again`` more
+        bytes are subtracted. ``operations`` has the same meaning as for ``grown``. Return None if
+        ``grown`` returns None.
         """
         allowed = OVERWRITTEN_ALLOWED_BYTES + OVERWRITTEN_EARLIER_BYTES
         written = min(first.overwritten(rank), allowed)
@@ -160,8 +165,9 @@ class CallMeasurements(CallEvidence):
     def even_powers(self, rank: int) -> list[tuple[float, float]]:
         """Return the sums that ``squares`` returns, each with the sum of the fourth powers.
 
-        If all rows are divided by the same number, their sum of squares can equal that of
-        normalised rows. But the sums of fourth powers differ, unless all rows have the same scale.
+        The squares alone do not show that a rank normalised each row. A rank could divide all rows
+        by one number, and get the same sum of squares. Then the sum of fourth powers differs,
+        unless all rows have the same scale.
         """
         return self.report.ranks[rank].squares.get(self.index, [])
 

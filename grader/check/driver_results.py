@@ -22,10 +22,10 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a ledger: a product of matrices, a send, or an operator of a loss.
+    """An entry of a ledger: a matrix product, a send, or a torch operator that computes a loss.
 
     ``amount`` counts the floating-point operations of a product, the bytes of a send, or the
-    entries that an operator of a loss reads. ``alive`` is the size in bytes of the tensors that the
+    entries that an operator reads. ``alive`` is the size in bytes of the tensors that the
     call has made and that still exist. It is measured just after a product or an operator, and just
     before a send: see ``rank.meter.Meter``. ``inner`` is the inner dimension of a product: b if the
     shapes are (a, b) and (b, c). ``inner`` is 0 for the other kinds.
@@ -95,7 +95,7 @@ def before(found: Any) -> list:
 
 
 def first_memory(found: Any) -> list:
-    """Return the contents, after the last step, of the memory that first held the weights."""
+    """Return the values, after the last step, in the memory that held the weights at first."""
     return _list(_part(found, "first memory"), "what is in the weights' first memory")
 
 
@@ -163,7 +163,7 @@ def kept_bytes(found: Any) -> int:
 
 
 def bytes_beside(found: Any) -> int:
-    """Return the bytes of the tensors that a call left alive, without the call's result."""
+    """Return the bytes of the tensors that a call left alive, except for the call's result."""
     beside = _part(found, "beside")
     if not _is_whole(beside):
         raise Unreadable("the number of bytes that the call left alive is not a whole number")

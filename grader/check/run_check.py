@@ -1,4 +1,4 @@
-"""Runs a check. If it raises an exception, finds out whether a rank's value or the grader did this.
+"""Runs a check, and finds out whether a rank's value or the grader caused its exception.
 
 Ranks may send anything. If a check raises an exception because of a rank's values, the submission
 has failed the check. But the reason may also be a mistake in the grader. To find out, the check is

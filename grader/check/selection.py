@@ -60,7 +60,7 @@ class Candidate:
 
 
 def part_named(words: str) -> str:
-    """Return the name of the part with this name, number or title, or raise NothingChosen."""
+    """Return a part's name, given its name, number or title. Raises NothingChosen if none fits."""
     parts = course().parts
     for name, part in parts.items():
         same = {_squeezed(name), _squeezed(f"{name}.py"), _squeezed(part.title)}

@@ -16,7 +16,7 @@ from grader.world.report import Ending, WorldReport
 
 
 class UnfinishedImports:
-    """Keeps notes about the imports of one submission that did not end. The notes are in a folder.
+    """Keeps notes, in a folder, about the files of one submission whose import did not end.
 
     All judges share this folder. It is beside the staged submission, where ranks cannot write.
     Checks of another ``visibility`` use another folder.

@@ -22,8 +22,8 @@ from grader.check.check_metadata import is_shown_at_once, shared_with
 from grader.wire import machine_limits, os_support
 from grader.world.fork_server_client import way_to_start
 
-# A check is begun at most this many times. The worker may die during the first try, perhaps because
-# memory ran out.
+# A check is started at most this many times. The worker may die during the first try, perhaps
+# because memory ran out.
 TRIES_OF_A_CHECK = 2
 
 
@@ -77,12 +77,12 @@ class Workers:
     ) -> set[int]:
         """Let the workers run units of checks. Return the numbers of the checks with a result.
 
-        ``tries`` counts how many times each check was begun. If a worker dies, its check is begun
-        again, but no check is begun more than ``TRIES_OF_A_CHECK`` times. If all workers have died,
-        return immediately.
+        ``tries`` counts how often each check was started. If a worker dies, its check is started
+        again, but no check is started more than ``TRIES_OF_A_CHECK`` times. If all workers have
+        died, return immediately.
         """
         reported: set[int] = set()
-        own: dict[Connection, deque[int]] = {}  # the checks of each worker's unit, not begun yet
+        own: dict[Connection, deque[int]] = {}  # the checks of each worker's unit, not started yet
         busy: dict[Connection, int] = {}
         while busy or self.free and (units or any(own.values())):
             for worker in list(self.free):

@@ -43,8 +43,8 @@ from grader.world.report import IN_ALL_CALLS, Call, Ending, Raised, WorldReport
 ROOM = 4  # the ranks of a larger world are never lent; few checks need a larger world
 # If ranks cannot be started, or find a full disk, wait this many seconds, and try again.
 PAUSE_SECONDS = 0.5
-# A process that judges checks waits at most this many times, so that it soon reports a fault that
-# lasts.
+# A process that judges checks waits at most this many times. If the fault lasts longer, the process
+# reports it.
 MOST_PAUSES = 20
 DISK_FULL = os.strerror(errno.ENOSPC)
 
