@@ -3,7 +3,8 @@
 Ranks may send anything. If a check raises an exception because of a rank's values, the submission
 has failed the check. But the reason may also be a mistake in the grader. To find out, the check is
 run again, with the expected values in place of the ranks' values. If the second run also raises an
-exception, the mistake is in the grader.
+exception, the mistake is in the grader. The second run ends as soon as the check itself reads a
+rank's value. In this case the first exception counts as the submission's mistake.
 """
 
 import copy

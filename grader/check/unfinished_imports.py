@@ -26,9 +26,10 @@ class UnfinishedImports:
         self.folder = submission_dir.parent / f"{submission_dir.name}-imports-{visibility}"
 
     def note(self, report: WorldReport) -> None:
-        """Write a note if a rank used most of its processor time in the import of a student's file.
+        """Write a note if a time limit was exceeded while a busy rank imported a student's file.
 
-        A world that only waited too long gets no note, because the machine may have been slow.
+        A rank is busy if it has used more than half of the processor time of a call. A world that
+        only waited too long gets no note, because the machine may have been slow.
         """
         if report.ending != Ending.LATE:
             return
