@@ -90,8 +90,8 @@ def enter(tier: Tier, user: int, readable: list[str], writable: list[str], devic
 
 
 def _limit(device: str) -> None:
-    # If memory runs out, the system ends a rank first, and not the judge. Some sandboxes forbid to
-    # write to /proc. Ranks can be confined without this setting.
+    # If memory runs out, the system ends a rank first, and not the judge. Some sandboxes do not
+    # allow writes to /proc. Ranks can be confined without this setting.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     _bound(resource.RLIMIT_FSIZE, FILE_BYTES)

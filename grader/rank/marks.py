@@ -36,7 +36,7 @@ class Marks:
         self.link.send(frames.EVENT, {**self.current, "mark": name, "at": monotonic_ns()})
 
     def use(self, name: str) -> Any:
-        """Use one of the functions that the judge serves, and return the result.
+        """Use one of the functions that the judge provides, and return the result.
 
         Raises StopIteration if a sweep makes more runs than the judge has answers for.
         """

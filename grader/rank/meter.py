@@ -1,6 +1,6 @@
 """The meter records what one rank does in a call, in program order.
 
-It records products of matrices, sends, and operators that make up a loss. With each of these, it
+It records matrix products, sends, and the operators that compute a loss. With each of these, it
 records the total size of the call's tensors that exist at this time. The meter works below the
 Python API, as the recorder does. So it also records the products that autograd computes.
 The program order on one rank is the same in every run. So a verdict that depends only on this order
@@ -37,7 +37,7 @@ BY_ENTRY = {
 }
 # The largest number of entries of each kind in a ledger. The ledger has to fit into a frame.
 MOST = {PRODUCT: 5_000, SEND: 2_000, ENTRIES: 3_000}
-# The meters that are entered now. The process group of the hub reports each send to these meters,
+# The meters that are active now. The process group of the hub reports each send to these meters,
 # because a send on the hub passes through no operator of torch.
 METERS: list = []
 
@@ -54,10 +54,10 @@ def size_of_product(name: str, args: tuple) -> tuple[int, int]:
 
 
 class Meter(TorchDispatchMode):
-    """Keeps a ledger of products, of sends, and of operators that make up a loss.
+    """Keeps a ledger: the list of the products, the sends, and the operators that compute a loss.
 
     ``ledger`` holds one list ``[kind, amount, alive, at, inner]`` for each of these, in program
-    order. If a kind has more than ``MOST`` entries, the last of them also stands for all further
+    order. If a kind has more than ``MOST`` entries, the last entry also stands for all further
     ones: its amount is their sum, and its ``alive`` is the largest. So a program cannot hide its
     products behind many small ones. The amount depends on the kind:
 

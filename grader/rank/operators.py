@@ -86,7 +86,7 @@ def run_custom(mode: TorchDispatchMode, operator: Any, args: tuple, kwargs: dict
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return all tensors in a tensor, or in nested lists, tuples and dictionaries; else []."""
+    """Return a list of all tensors in a value: a tensor, or nested lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):

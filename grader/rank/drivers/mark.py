@@ -9,7 +9,7 @@ class Mark(Protocol):
         """Add a mark of this name to the rank's trail, its list of events."""
 
     def use(self, name: str) -> Any:
-        """Use one of the functions that the judge serves, and return the result.
+        """Use one of the functions that the judge provides, and return the result.
 
         ``name`` names the function, and says how it is used: see ``wire.callbacks``. Also add a
         mark of this name to the trail.

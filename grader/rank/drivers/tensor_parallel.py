@@ -50,7 +50,7 @@ def apply_and_drop(
 
     - ``value``: the result of the function;
     - ``argument kept``: whether something other than the result keeps the argument's memory alive;
-    - ``beside``: the bytes of all tensors beside the result that exist after the function.
+    - ``beside``: the bytes of all tensors, except the result, that exist after the call.
 
     Tensors that the function keeps for all calls, such as a buffer, do not count. To leave them
     out, the driver first applies the function once, and drops the result. Then it applies the
