@@ -36,7 +36,7 @@ class ProgressJudge:
     Its evidence is the ranks' frames, the activity of their threads, and the hub's reports. A
     verdict of *stuck* needs evidence that every rank waits. Either the hub reports this, or the
     stacks show waits, and are the same in two readings in a row. The judge reads the stacks when
-    the threads are idle, or when a limit is exceeded.
+    the hub reports a standstill, when the threads are idle, or when a limit is exceeded.
 
     Three words mean different things. A *standstill* is what the hub reports: every rank waits for
     an operation or for the judge, and no operation can be completed. A world is *stuck* when the
@@ -129,7 +129,11 @@ class ProgressJudge:
             self.standstill, self.frames_before_standstill = held, frames
 
     def on_results(self, given: int) -> None:
-        """Record how many results the hub has given to idle ranks: see ``_on_idle``."""
+        """Record the hub's answer to ``ask_hub_for_results``.
+
+        ``given`` is the number of withheld results and messages that the hub has given to idle
+        ranks. See ``_on_idle``.
+        """
         self.awaits_hub = False
         if given:
             self.asks_hub_first = True
@@ -269,9 +273,9 @@ class ProgressJudge:
         """Release held ranks that can go on; if there are none, ask for stacks.
 
         The hub has reported that no rank will go on by itself. ``told`` are the ranks that were
-        held at the time of the report. Do nothing if one of these ranks has been released after
-        that. Do not ask for stacks while a rank is held with ``patience``, because this rank will
-        be released anyway.
+        held at the time of the report. Do nothing if one of these ranks has been released since
+        the report. Do not ask for stacks while a rank is held by a delay with ``patience``: see
+        ``Delay``. Such a delay ends by itself.
         """
         held = {rank.rank for rank in self.held.ranks()}
         is_news = held.issuperset(told)  # False if one of these ranks has been released meanwhile
