@@ -88,7 +88,7 @@ class Answers:
             self._write_unless_owing(posted.rank, meta, blob)
 
     def _write_unless_owing(self, rank: int, meta: dict, blob: bytes = b"") -> None:
-        """Write an answer, or withhold it if the rank owes the bytes of a send: ``outstanding``."""
+        """Write an answer, or withhold it (see ``outstanding``) if the rank owes a send's bytes."""
         if not self.outstanding[rank].withhold_if_owing(meta, blob):
             self.write(rank, meta, blob)
 
@@ -109,7 +109,10 @@ class Answers:
     # ——— events of a rank after which the hub sends withheld answers
 
     def on_await(self, rank: int, number: int) -> None:
-        """Record that a thread waits for an operation. If it is a withheld send, answer it."""
+        """Record that a thread waits for an operation.
+
+        If the operation is a send whose answer was withheld, write this answer.
+        """
         self.slow.on_await(rank, number)
         self.receives.on_await(rank, number)
         if self.sends[rank].on_wait(number):

@@ -43,7 +43,7 @@ class Calls:
     def options_that_serve(self, rank: int, name: object) -> CallOptions | None:
         """Return the options of a rank's current call, or None.
 
-        Return None if the judge does not serve the function ``name`` in this call.
+        Return None if the judge provides no function ``name`` in this call.
         """
         options = self.options_of(rank, self.current(rank))
         return options if options and isinstance(name, str) and options.serves(name) else None

@@ -320,9 +320,9 @@ class Hub:
         self.answers.on_end(rank, withheld)
 
     def _on_use(self, rank: int, frame: frames.Frame) -> None:
-        """Tell the judge that a rank uses an object of the judge, and answer the rank.
+        """Tell the judge that a rank uses one of the judge's functions, and answer the rank.
 
-        Raises FrameError if the judge gave the rank no object that has a use of this name.
+        Raises FrameError if the judge provides no function of this name in the current call.
         """
         name, number = frame.meta.get("use"), frame.meta.get("number")
         options = self.calls.options_that_serve(rank, name)
@@ -331,8 +331,8 @@ class Hub:
         self.answers.expect(rank, number)
         if name != frames.SEALING_KEY:  # student code does not ask for the key
             self.to_judge.tell_event(rank, {"mark": name})
-        # Only the first end of a probe counts. A later end does not show that the rank has computed
-        # the present layer.
+        # Only the first end of a probe counts. If the same probe ends again, this does not show
+        # that the rank has computed another layer.
         if name.endswith(ENDED) and not options.uses[name]:
             self.answers.on_use(rank)
         # The rank waits for the answer now. So the measured time does not include later computing.

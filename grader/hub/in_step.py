@@ -45,9 +45,9 @@ class InStep:
         return True
 
     def note_received(self, receive: Operation, source: int) -> None:
-        """Count a message that a rank gets, if it comes from the rank's sender in this call.
+        """Count a message that a rank gets, if the rule applies to messages from this sender.
 
-        See ``Call.in_step``. The rank then has no withheld message any more.
+        ``source`` is the sender. If the message is counted, the rank has no withheld message now.
         """
         if self._is_passed_on(receive, source):
             self.received[receive.rank, receive.call] += 1
@@ -58,8 +58,8 @@ class InStep:
 
         Return whether the message is withheld.
 
-        ``source`` is the sender, and ``size`` is the world size. From the last rank in the
-        direction, no message is withheld, because this rank passes nothing on.
+        ``source`` is the sender, and ``size`` is the world size. The last rank in the direction
+        gets every message immediately, because it passes nothing on.
         """
         key = receive.rank, receive.call
         is_last = not 0 <= receive.rank + self._towards(receive) < size

@@ -40,7 +40,7 @@ class UsageSource(Protocol):
         """Return how many bytes a rank uses: its memory, its files, the processes it started."""
 
     def resident(self, rank: int, with_mapped: bool) -> MemoryUsage:
-        """Return a rank's memory: ``memory`` as ``own``, the bytes from files, and the peak."""
+        """Return a rank's memory. ``own`` is the number that ``memory`` returns."""
 
     def process_memory(self, rank: int) -> int:
         """Return how many bytes of memory a rank's own process uses.

@@ -59,7 +59,7 @@ class Sends:
         For a send there is one field, a new receipt. For any other operation there is none.
         """
         if number not in self.places:
-            return {}  # it is no send of this call
+            return {}  # the operation is no send of this call
         self.awaited.discard(number)
         self.received.discard(number)
         drawn = secrets.randbits(60)
