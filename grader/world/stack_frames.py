@@ -101,9 +101,10 @@ def in_communication(
 def waits_for_nothing(stack: list[StackFrame], submission_dir: Path) -> bool:
     """Return whether the innermost line of a stack is the student's and calls ``.wait()``.
 
-    A rank without an open operation may hang there because it waits for the same operation a second
-    time. For a send or receive of gloo, the first ``wait()`` returns, but a second one never does.
-    One stack does not prove this, so the caller has to look at more than one stack.
+    A rank without an open operation may hang at such a line because it waits for the same operation
+    a second time. For a send or receive of gloo, the first ``wait()`` returns, but a second one
+    never does. One stack does not prove this, so the caller has to look at more than one stack. A
+    line that contains “sleep” does not count.
     """
     line = source(stack[0]) if _is_own(stack[0], submission_dir) else ""
     return ".wait(" in line and "sleep" not in line
