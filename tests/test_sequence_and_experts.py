@@ -212,20 +212,27 @@ GATE = np.array([[1.0, -1.0, 0.5, -9.0], [0.5, 1.0, -1.0, -9.0], [-1.0, 0.5, 1.0
 WEIGHTS = [A[:, :3], B[:3], A[:, 1:], np.eye(3)]
 MIXTURE = experts.Mixture(GATE, WEIGHTS, [np.array([X[1], np.abs(X[2]), X[3], X[2]]), X[3:] / 2])
 OF_TOKENS = [GRAD, GRAD[:1] / 2]
+# Rank 1 has no tokens, and rank 0's tokens choose the experts 1 and 0, which are on rank 0.
+IDLE = experts.Mixture(GATE, WEIGHTS, [X[[1, 3]], X[:0]])
+OF_IDLE = [GRAD[:2], GRAD[:0]]
 
 
 @number("9.3")
 @weight(0.75)
 def test_mixture(world):
     """mixture_forward and mixture_backward are right for four experts on two ranks, also if one
-    expert gets no tokens; a gate of the wrong width raises ValueError
+    expert gets no tokens, or if a rank neither has nor gets any; a gate of the wrong width raises
+    ValueError
     """
     own = per_rank(*(MIXTURE.own_weights(rank) for rank in range(2)))
     saved = per_rank(*(MIXTURE.saved(rank) for rank in range(2)))
-    forward, backward, wrong = world(
+    idle_saved = per_rank(*(IDLE.saved(rank) for rank in range(2)))
+    forward, backward, idle_forward, idle_backward, wrong = world(
         2,
         call(f"{MODULE}.mixture_forward", GATE, own, per_rank(*MIXTURE.tokens)),
         call(f"{MODULE}.mixture_backward", GATE, own, saved, per_rank(*OF_TOKENS)),
+        call(f"{MODULE}.mixture_forward", GATE, own, per_rank(*IDLE.tokens)),
+        call(f"{MODULE}.mixture_backward", GATE, own, idle_saved, per_rank(*OF_IDLE)),
         call(f"{MODULE}.mixture_forward", GATE[:, :3], own, X[:2], may_raise=True),
     )
     forward.returns(
@@ -250,5 +257,18 @@ def test_mixture(world):
         tolerance=CLOSE,
         label="(grad_x, grad_gate, gradients)",
         known_mistakes=MIXTURE.backward_mistakes(OF_TOKENS),
+    )
+    idle_forward.returns(
+        *IDLE.ys,
+        tolerance=CLOSE,
+        select=lambda r: r[0],
+        label="the tensor of the outputs, if rank 1 has no tokens,",
+        known_mistakes=IDLE.forward_mistakes(),
+    )
+    idle_backward.returns(
+        *IDLE.gradients(OF_IDLE),
+        tolerance=CLOSE,
+        label="(grad_x, grad_gate, gradients), if rank 1 has no tokens,",
+        known_mistakes=IDLE.backward_mistakes(OF_IDLE),
     )
     wrong.raises_value_error("3", given="a gate of 3 columns for 2 ranks with 2 experts each")

@@ -895,8 +895,15 @@ MUTANTS = [
         "a rank without tokens returns early",
         "    arrived = to_experts(x, routes)\n    results =",
         "    arrived = to_experts(x, routes)\n    if not len(arrived):\n        return x * 0, (x, probabilities, routes, arrived, arrived, x * 0)\n    results =",
-        {"hidden idle_experts"},
+        {"hidden idle_experts", "public mixture"},
         "returned without taking part in the all-to-all.",
+    ),
+    mutant(
+        "a rank without tokens leaves out the sum of the gate's gradient",
+        "    dist.all_reduce(grad_gate)\n    return grad_x, grad_gate, gradients\n",
+        "    if len(x):\n        dist.all_reduce(grad_gate)\n    return grad_x, grad_gate, gradients\n",
+        {"hidden idle_experts", "public mixture"},
+        "returned without taking part in the all-reduce.",
     ),
     mutant(
         "tokens are sent to all ranks",
