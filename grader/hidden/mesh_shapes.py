@@ -1,8 +1,10 @@
 """The shapes of the meshes that the checks of part 7 use, and their names in messages."""
 
-# One rank, one row, one column, a square, and a mesh whose sides differ, on up to 6 ranks.
-SHAPES = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1), (2, 3))
+# One rank, one row, one column, a square, a wide mesh and a tall mesh, on up to 6 ranks.
+SHAPES = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1), (2, 3), (3, 2))
 SQUARE = (2, 2)
+# On 8 and 9 ranks. One of them is drawn: a program may be right on the small meshes alone.
+LARGE_SHAPES = ((2, 4), (4, 2), (3, 3))
 
 
 def drawn_shape(rng):
@@ -11,6 +13,11 @@ def drawn_shape(rng):
     A wrong program may be right on some shapes. Another grading draws another shape.
     """
     return SHAPES[int(rng.integers(1, len(SHAPES)))]
+
+
+def with_large_shape(rng):
+    """Return SHAPES and one larger mesh, drawn at random."""
+    return (*SHAPES, LARGE_SHAPES[int(rng.integers(len(LARGE_SHAPES)))])
 
 
 def named(shape):

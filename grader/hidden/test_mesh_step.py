@@ -12,8 +12,9 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import Strided, call, in_strict_order, listed, on_gloo, per_rank, rounding
+from grader.hidden.few_operations import require_few
 from grader.hidden.given_tensors import rank_layout
-from grader.hidden.mesh_shapes import SHAPES, SQUARE, drawn_shape, named
+from grader.hidden.mesh_shapes import SQUARE, drawn_shape, named, with_large_shape
 from grader.hidden.own_products import require_own_products
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.reference import mesh as parts
@@ -153,9 +154,9 @@ SHARDS_STAY = (
 @weight(1.25)
 def test_step(world, rng):
     """mesh_step returns the loss of the rank's rows and its shards of a single device's gradients,
-    on meshes of 1 to 6 ranks
+    on meshes of 1 to 9 ranks
     """
-    for shape in SHAPES:
+    for shape in with_large_shape(rng):
         problem = Problem(rng, shape)
         (run,) = world(problem.mesh.size, problem.request())
         problem.judge(run)
@@ -261,8 +262,8 @@ def _require_given_groups(run, mesh, rank):
 @weight(0.75)
 def test_step_traffic(world, rng):
     """For P pairs, mesh_step sends exactly the bytes of 2P − 1 all-reduces of activations in the
-    row, and the bytes of one average of the gradients in the column; a rank multiplies only its own
-    rows with its own shards
+    row, and the bytes of one average of the gradients in the column, in few operations; a rank
+    multiplies only its own rows with its own shards
     """
     for shape in (SQUARE, (1, 3), (3, 1), drawn_shape(rng)):
         problems = [
@@ -320,6 +321,7 @@ def require_traffic(run, problem):
             most = sum(ring_bytes(size, n, itemsize) for size in sizes)
             least = sum(2 * (n - 1) * (size // n) * itemsize for size in sizes)
             done = in_dimension(run, mesh, rank, ranks) if n > 1 else []
+            require_few(run, rank, done, n, len(sizes), needed, f" in its {name} of {n} ranks")
             sent = sum(o.traffic for o in done)
             start = f"rank {rank} sends {sent:.0f} bytes in its {name} of {n} ranks, but"
             wide = WIDE if itemsize < 8 and any(o.dtype == "float64" for o in done) else ""

@@ -684,4 +684,44 @@ _MADE: list = []
         {"hidden step_of_other_models"},
         "the second call overwrote the result of the first call",
     ),
+    mutant(
+        "the columns of a tall mesh are too short",
+        "    row_groups = [dist.new_group(ranks) for ranks in rows]\n",
+        "    if num_rows > num_columns > 1:\n"
+        "        columns = [ranks[:num_columns] for ranks in columns]\n"
+        "    row_groups = [dist.new_group(ranks) for ranks in rows]\n",
+        {"hidden groups", "hidden every_rank_makes_every_group"},
+        "Its column is [0, 2, 4]. The mesh has 3 rows of 2 ranks.",
+    ),
+    mutant(
+        "on more than 6 ranks, the rows are swapped with each other",
+        "    row_groups = [dist.new_group(ranks) for ranks in rows]\n",
+        "    if n > 6:\n"
+        "        rows = rows[::-1]\n"
+        "    row_groups = [dist.new_group(ranks) for ranks in rows]\n",
+        {"hidden groups"},
+        "the result of an all-gather in the row's group",
+    ),
+    mutant(
+        "on a tall mesh, the sum is divided by the other side",
+        SIDES,
+        "    n, t = dist.get_world_size(column), dist.get_world_size(row)\n"
+        "    n = t if n > t > 1 else n\n",
+        {"hidden step"},
+        "on a mesh of 3 × 2 is wrong on every rank",
+    ),
+    mutant(
+        "the ranks wait for each other before they find their places",
+        "    return divmod(rank, num_columns)\n",
+        "    dist.barrier()\n    return divmod(rank, num_columns)\n",
+        {"hidden coordinates"},
+        "coordinates communicates: rank 0 issues the barrier",
+    ),
+    mutant(
+        "one all-reduce for each row of a gradient",
+        "            works.append(dist.all_reduce(partial, group=column, async_op=True))\n",
+        "            works += [dist.all_reduce(r, group=column, async_op=True) for r in partial]\n",
+        {"hidden step_traffic"},
+        "Does a loop over rows communicate? Then send all rows together.",
+    ),
 ]
