@@ -407,7 +407,7 @@ def to_experts(rows: Tensor, routes: Routes) -> Tensor:
     size.
 
     With the routes of the example of ``exchange_routes``, and rows [[1], [2], [3]] and [[4]]: rank
-    0 returns [[2]], rank 1 [[1], [3], [4]].
+    0 returns [[3]], rank 1 [[1], [2], [4]].
     About 5 lines.
     """
     # BEGIN SOLUTION 9.3: to_experts
@@ -434,7 +434,7 @@ def from_experts(rows: Tensor, routes: Routes) -> Tensor:
 
     Traffic: one all-to-all. It sends each row once, without padding.
 
-    With the routes of the example of ``exchange_routes``, and rows [[20]] and [[10], [30], [40]]:
+    With the routes of the example of ``exchange_routes``, and rows [[30]] and [[10], [20], [40]]:
     rank 0 returns [[10], [20], [30]], rank 1 [[40]].
     About 7 lines.
     """
