@@ -205,11 +205,11 @@ def tensor_parallel_backward(
         ValueError: a shard does not have D rows, where D is the number of columns of ``grad_y``; or
             a shard does not have D/n columns (the message contains the shard's number of columns).
 
-    Traffic: let S be the bytes of one (B, D) gradient. You get full credit for (n−1)/n·S between
-    two layers, L−1 times, and 2(n−1)/n·S at the end, for grad_x. You get part of the credit for
-    2(n−1)/n·S at each of the L layers, which is almost twice as much. Send all rows of a tensor
-    together. Weights and their gradients are not sent. (For the layout of columns, see Problem
-    4.2.)
+    Traffic: let S be the bytes of one (B, D) gradient. You get full credit if each rank sends at
+    most (n−1)/n·S between two layers (there are L−1 such places), and at most 2(n−1)/n·S at the
+    end, for grad_x. You get part of the credit if it sends 2(n−1)/n·S at each of the L layers. With
+    many layers, that is almost twice as much. Send all rows of a tensor together. Weights and their
+    gradients are not sent. (For the layout of columns, see Problem 4.2.)
 
     With 2 ranks, one layer, x [[1, 2]], W [[1, 0], [0, 1]] and grad_y [[1, 1]]:  gelu′(1) = 1.0833,
     gelu′(2) = 1.0852. Before the communication, rank 0 has [[1.0833, 0]] and rank 1 has [[0,
