@@ -222,7 +222,7 @@ def ring_attention_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tup
         causal: if True, a token sees only itself and the tokens before it. The score of a key that
             is not seen is −∞. If no query of this rank sees a block, no later rank in the ring
             needs this block. In both passes, you do not have to compute with such a block, or pass
-            it on.
+            it on. (In the backward pass, its gradients must still travel back to its rank.)
     Returns:
         ``(output, logsumexp)``.
         output: (T/n, d).
