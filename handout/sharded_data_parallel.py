@@ -169,13 +169,14 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
             needs 3 on each of 4 ranks").
 
     Memory: beyond the shards and their gradients, at most two whole layers are alive during every
-    product, for any L: a layer and its gradient. (Activations are not counted. In the forward pass,
-    tensors for gradients are counted, unless you make them before the first product.) A variable
-    that still refers to the weight, the gradient or the flat copy of the previous layer keeps a
-    third layer alive: ``del`` each of these variables, or compute each layer in a function of its
-    own. The checks also measure the memory of your process. This memory includes copies for
-    communication, so here the limits are higher: beyond the shards and their gradients, 4 whole
-    layers are allowed before the first operation of the backward pass, and 8 after it.
+    product, for any L: a layer and its gradient. (Activations are not counted. Tensors for
+    gradients that you make during the forward pass are counted, except those that you make before
+    the first product.) A variable that still refers to the weight, the gradient or the flat copy of
+    the previous layer keeps a third layer alive: ``del`` each of these variables, or compute each
+    layer in a function of its own. The checks also measure the memory of your process. This memory
+    includes copies for communication, so here the limits are higher: beyond the shards and their
+    gradients, 4 whole layers are allowed before the first operation of the backward pass, and 8
+    after it.
     Traffic: each rank sends 3(n−1)/n times the bytes of the weights. You may keep the last layer
     for the backward pass, but no other layer. The last layer is then gathered only once.
 
