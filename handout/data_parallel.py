@@ -125,8 +125,9 @@ class GradientBuckets:
 
     If every parameter has a collective of its own, the latency is paid for every parameter. A
     single collective for all parameters cannot begin before the backward pass has ended. Buckets
-    are a compromise: hooks collect gradients as they become ready, and a full bucket is sent while
-    earlier layers are still being differentiated [Li et al., PyTorch Distributed, VLDB 2020].
+    are a compromise: hooks, functions that autograd calls, collect gradients as they become ready.
+    A full bucket is sent while earlier layers are still being differentiated [Li et al., PyTorch
+    Distributed, VLDB 2020].
 
         buckets = GradientBuckets(parameters, bucket_bytes=1 << 20)
         loss.backward()          # hooks fire; asynchronous all-reduces begin
