@@ -72,8 +72,8 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
 
     ``dist.new_group(ranks)`` makes a group. *Every* rank of the world has to call ``new_group``,
     also the ranks that are not in the group. All ranks have to make the same groups in the same
-    order. The reason is that torch numbers the groups. The ranks of a group find each other by this
-    number. If each rank makes only its own groups, different groups have the same number. gloo and
+    order. torch numbers the groups, and the ranks of a group find each other by the number of the
+    group. If each rank makes only its own groups, different groups have the same number. gloo and
     nccl then connect the wrong ranks, or wait for ever. Do not use ``use_local_synchronization``.
 
     Args:
@@ -81,8 +81,7 @@ def mesh_groups(shape: tuple[int, int]) -> tuple[dist.ProcessGroup, dist.Process
     Returns:
         ``(row, column)``. The row is the group of the T ranks with this rank's data coordinate, in
         the order of the ranks. The column is the group of the D ranks with this rank's tensor
-        coordinate. A later call with the same shape may return the same
-        groups again.
+        coordinate. A later call with the same shape may return the same groups again.
     Raises:
         ValueError: D·T is not the world size ("4 ranks do not make a mesh of 2 × 3"), or D or T is
             less than 1.
