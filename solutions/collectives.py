@@ -25,7 +25,7 @@ For every function here:
 - Misuse raises ``ValueError``. The message contains the wrong value (and n, if n does not divide
   this value). Raise the error before anything is sent, on every rank that can detect the misuse.
   Only the root can see a bad ``tensor`` in scatter, so there only the root raises. Every rank can
-  see a bad ``root``, so every rank raises.
+  see a bad ``root``, so every rank raises. (A scalar, of shape (), has no dimension 0.)
 """
 
 from collections.abc import Callable
