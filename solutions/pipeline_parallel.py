@@ -353,12 +353,12 @@ def run_schedule(
     ends only when its message is received. So when an action ends, start two messages together,
     with one ``dist.batch_isend_irecv`` (see Problem 1.6): what this action sends, and what the next
     action receives. Start them before the next action computes. (Before the first action, start
-    only what the first action receives, if anything.) Do not start them in another thread, because
-    it might start them too late. Compute each action before you wait for the messages of later
-    actions. ``batch_isend_irecv`` returns a list of ``Work``. With gloo the list has one ``Work``
-    for each message, in the order of the messages. With nccl it has a single ``Work`` for all
-    messages together. So put the receive last: then the last ``Work`` of the list is that of the
-    receive, and the first is that of the send. (If there is only one message, the list has only its
+    what this action receives, if anything.) Do not start them in another thread, because it might
+    start them too late. Compute each action before you wait for the messages of later actions.
+    ``batch_isend_irecv`` returns a list of ``Work``. With gloo the list has one ``Work`` for each
+    message, in the order of the messages. With nccl it has a single ``Work`` for all messages
+    together. So put the receive last: then the last ``Work`` of the list is that of the receive,
+    and the first is that of the send. (If there is only one message, the list has only its
     ``Work``.)
 
     With 1F1B, a stage's memory must not grow with m. So free
