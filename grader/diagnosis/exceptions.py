@@ -26,7 +26,10 @@ PRODUCT = re.compile(r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) a
 
 
 def _wrong_product(text: str, n: int) -> str:
-    """Return a sentence about two matrices that cannot be multiplied; "" if ``text`` has none."""
+    """Return the likely mistake if ``text`` says that two matrices cannot be multiplied, else "".
+
+    ``text`` is the text of an exception, and ``n`` is the world size.
+    """
     if not (found := PRODUCT.search(text)):
         return ""
     columns, rows = int(found[2]), int(found[3])
@@ -80,7 +83,10 @@ def _lines_above(report: WorldReport, raised: Raised) -> list[str]:
 
 
 def _lengths(value: Any) -> set[int]:
-    """Return the sizes of the arrays in nested lists and dicts, and of the arrays' dimensions."""
+    """Return the number of entries and the lengths of the dimensions of all arrays in ``value``.
+
+    ``value`` may be an array, or nested lists and dicts with arrays. Lengths of 0 are left out.
+    """
     if isinstance(value, (Strided, RequiresGrad)):
         return _lengths(value.array)
     if isinstance(value, np.ndarray):
@@ -104,7 +110,7 @@ def _from_last(begins: str, lines: list[str]) -> list[str]:
 def raised_lines(raised: dict[int, Raised]) -> list[Line]:
     """Return lines about exceptions. ``raised`` maps ranks to their exceptions.
 
-    Ranks with the same exception at the same lines are named together.
+    One line names all ranks that raised the same exception at the same line of code.
     """
     same: dict[tuple, list[int]] = defaultdict(list)
     for rank, o in raised.items():

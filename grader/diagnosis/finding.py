@@ -44,9 +44,9 @@ def short(text: str, most: int = MAX_EVIDENCE_LENGTH) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A paragraph of a message.
+    """One paragraph of a message. ``text`` may contain line breaks.
 
-    An HTML page shows tables instead of the lines of the kinds ``RANKS`` and ``VALUES``.
+    The HTML report shows tables in place of the paragraphs of the kinds ``RANKS`` and ``VALUES``.
     """
 
     text: str
@@ -56,8 +56,8 @@ class Line:
 def likely_line(*sentence: str) -> Line:
     """Return the ``Line`` that states the likely cause.
 
-    Each argument begins on a new row. If the last argument does not end with a full stop or with
-    another mark that ends a sentence, a full stop is added.
+    Each argument is printed on a line of its own. If no punctuation mark ends the last sentence,
+    the function adds a full stop.
     """
     text = "\n        ".join([LIKELY_PREFIX + sentence[0], *sentence[1:]])
     has_end = text.rstrip(")”").endswith((".", "?", "!", "…"))
@@ -101,9 +101,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class Step:
-    """Operations of one rank that look the same and come from the same line of student code.
+    """Equal operations of one rank, shown as one row in the list of its operations.
 
-    ``times`` is the number of these operations.
+    ``what`` describes one of these operations and the line of student code that issued it.
+    ``times`` is their number.
     """
 
     what: str

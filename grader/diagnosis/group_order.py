@@ -10,10 +10,11 @@ NO_GROUP = ("send", "recv")  # these connect two ranks, and the group makes no d
 
 
 def groups_in_different_orders(waiting: list[Waiting]) -> list[Line]:
-    """Return a line about two ranks that wait in different groups, one of them for the other.
+    """Return a line if ranks wait for each other in a cycle, in collectives of different groups.
 
-    Return [] unless ranks wait for each other in a cycle, each in a collective of a group.
-    ``waiting`` has the operations that lack a partner.
+    The line names two ranks of the cycle: the first one waits for the second one, which waits in
+    another group. Return [] if there is no such cycle. ``waiting`` has the operations that lack a
+    partner.
     """
     first_of = {w.operation.rank: w for w in reversed(waiting)}
     for begin in sorted(first_of):
@@ -31,9 +32,9 @@ def in_another_group(report: WorldReport, missed: list[int], waits: Operation) -
     """Return a line about a rank that issued the collective ``waits`` in another group.
 
     ``missed`` are the ranks that returned without taking part in ``waits``. Return [] if none of
-    these ranks issued such a collective at the same line. Also return [] if one of the two ranks
-    used several groups at this line. In this case the line is in a function for several groups, and
-    a call was probably left out.
+    these ranks issued such a collective at the same line. Also return [] if the waiting rank or the
+    other rank used several groups at this line. In this case the line is in a function for several
+    groups, and a call of this function was probably left out.
     """
     if any(o.group != waits.group for o in _at_its_line(report, waits.rank, waits)):
         return []

@@ -261,9 +261,9 @@ def _who(report: WorldReport, waiting: list[Waiting], verb: str) -> str:
 
 
 def _incomplete_group(report: WorldReport) -> list[Line]:
-    """Return a line about a group that some of its ranks wait for, and other ranks never made.
+    """Return a line about a process group that only some of its ranks made.
 
-    Return [] if there is no such group.
+    These ranks wait for the ranks that never made the group. Return [] if there is no such group.
     """
     for incomplete in report.incomplete_groups():
         group = incomplete.made[0]

@@ -1,4 +1,7 @@
-"""Follows a program's pieces of work, such as a forward pass, by the marks that surround them."""
+"""Finds the pieces of work, such as a forward pass, that a program is in.
+
+A mark in the program's trail says when a piece of work begins, and another mark when it ends.
+"""
 
 import re
 
@@ -11,11 +14,11 @@ MAX_NESTING = 16  # levels of pieces of work inside one another
 
 
 def pass_mark(inside: list[Piece], name: str) -> bool:
-    """Update ``inside`` when a program passes the mark ``name``.
+    """Update ``inside`` for the mark ``name``, and return whether the mark counts.
 
     ``inside`` lists the pieces of work that have begun and not ended. The last one is the
-    innermost. Return False if the mark is not about a piece of work, or if more than
-    ``MAX_NESTING`` pieces would then be inside one another.
+    innermost. A mark does not count if it is not about a piece of work, or if it begins one more
+    piece while ``inside`` already has ``MAX_NESTING`` pieces.
     """
     found = PIECE.fullmatch(name)
     if not found or found[1] in NOT_WORK:

@@ -165,7 +165,7 @@ def timeline(report: WorldReport, call: int) -> tuple[Span, ...]:
 
 
 def _steps(done: list[Operation]) -> tuple[Step, ...]:
-    """Return one step for each different operation, in the order of their first occurrences."""
+    """Group equal operations, and return one ``Step`` for each group, in the order of issue."""
     counts: dict[str, list[int]] = {}
     for operation in done:
         counts.setdefault(str(operation), []).append(operation.bytes)
@@ -178,9 +178,10 @@ def _steps(done: list[Operation]) -> tuple[Step, ...]:
 def stands(
     report: WorldReport, call: int, rank: RankReport, waiting: list[Waiting]
 ) -> tuple[str, list[str]]:
-    """Return words that say where a rank is, and lines about its last two open operations.
+    """Return words that say where in its program a rank is, and lines about what it waits for.
 
-    Each line says which ranks the operation waits for.
+    There is one line for each of the last two open operations of the rank. The line says which
+    ranks the operation waits for.
     """
     if isinstance(rank.outcomes.get(call), Returned):
         return "has already returned", []  # it may be held in a later call

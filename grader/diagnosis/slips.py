@@ -1,4 +1,4 @@
-"""Lists the mistakes of students, and the limits of the grader, that an exception shows."""
+"""Lists texts of exceptions, and the student's mistake or the grader's limit behind each text."""
 
 from dataclasses import dataclass
 
@@ -53,10 +53,10 @@ class Slip:
     """A mistake that an exception of Python, torch or gloo shows, with the sentence about it.
 
     A slip applies if the exception's text contains all ``texts``, and the exception occurred in one
-    of the functions ``inside``. In ``inside``, ``OWN_LINE`` stands for the student's own line. A
-    function of a given file, such as mlp.py, counts if it has the innermost line. If
-    ``inside`` is empty, the place does not matter. The message has only the first slip that
-    applies.
+    of the functions ``inside``. In ``inside``, ``OWN_LINE`` stands for the student's own line.
+    ``inside`` may also name a function of a file that the handout provides, such as mlp.py. Such a
+    function counts if it contains the innermost line of the traceback. If ``inside`` is empty, the
+    place does not matter. The message has only the first slip that applies.
     """
 
     texts: tuple[str, ...]

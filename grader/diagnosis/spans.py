@@ -45,7 +45,7 @@ class Span:
     awaits: tuple[int, ...] = ()  # the ranks that never joined the operation
 
 
-# A time in nanoseconds, and the piece of work that the rank does from then on.
+# A cut: a time in nanoseconds, and the piece of work that the rank does from this time on.
 _Cut = tuple[int, Piece]
 
 
@@ -251,7 +251,7 @@ def _background(
 
     Each span lasts from the start of a communication to its end. If the end is not known because a
     rank never took part, the span has no end. If the end is not known for another reason, the span
-    ends where the picture ends.
+    ends at ``end``, the end of the drawn run on this rank.
     """
     waited = {
         in_call.operation.at: in_call

@@ -30,10 +30,10 @@ class TimeInCall:
 
 
 def traced(trail: list, end: int | None) -> list[TimeInCall]:
-    """Return the times that a rank spent in calls, in order, if its waits were traced.
+    """Return the time that a rank spent in each call of ``torch.distributed``, in order.
 
-    Only the waits of the rank's main thread are traced. A wait inside another wait counts as a part
-    of the outer wait.
+    Use this function if the world traced waits (``World(…, trace=True)``). Only the waits of the
+    rank's main thread are traced. A wait inside another wait counts as a part of the outer wait.
     """
     issued = {operation.at: operation for operation in operations(trail)}
     in_calls: list[TimeInCall] = []
