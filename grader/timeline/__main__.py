@@ -4,9 +4,10 @@
 
 If ``--cluster FILE`` is given, the times are those of the modelled cluster that FILE describes: see
 handout/clusters. The program prints the drawing, and writes timeline.svg and timeline.json (a trace
-for https://ui.perfetto.dev). The exit code is 0 if every implemented scene came to its end. It is 1
-if a scene did not come to its end, or if no scene is implemented yet. If something else prevents
-the drawing or the writing of the files, the exit code is 2, and the program prints the reason.
+for https://ui.perfetto.dev). The drawing shows one or more calls of functions of the part. The exit
+code is 0 if all of these calls that are implemented succeeded. It is 1 if one of them failed, or if
+none is implemented yet. If something else prevents the drawing or the writing of the files, the
+exit code is 2, and the program prints the reason.
 """
 
 import _signal  # the built-in part of signal, which imports no other module
@@ -112,7 +113,7 @@ def _ranks(asked: str | None, most: int = MAX_RANKS) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    """Return the cluster of the file. ``--ranks`` replaces the number of ranks in the file."""
+    """Return the cluster of the file ``--cluster``. ``--ranks`` replaces its number of ranks."""
     if arguments.part not in ON_CLUSTERS:
         raise CannotDraw(
             f"{arguments.part} cannot be timed on a cluster; these parts can:"
@@ -223,7 +224,7 @@ def _show(played: list[PlayedScene], above: list[str], notes: list[str], into: P
     if not shown:
         return 1
     pictures = [picture for _, picture in shown]
-    # Each picture is followed by its ideal schedule, on the same scale of time.
+    # After each picture comes its ideal schedule. All pictures have the same scale of time.
     all_pictures = [p for one, picture in shown for p in (picture, one.ideal) if p]
     in_file = []
     for one, picture in shown:

@@ -101,12 +101,12 @@ class Cluster:
         """Return the seconds of a collective, from the moment at which its last rank joins.
 
         ``whole`` is S, the bytes of the whole array: see ``whole_of``. n is the number of ranks.
-        The ranks form a ring in the order of their numbers. Each step of the ring takes as long as
-        on its slowest link. k is the smaller of two numbers: the ports of a node, and the number of
-        the group's ranks on the node that has the fewest. nccl makes k rings. They leave a node
-        through different ports, and each ring carries S/k. So between nodes, the bandwidth is k·β
-        [N2]. In a gather, a scatter and an all-to-all, a rank sends through its own port. For a
-        single rank, the result is 0. Raise ValueError for a kind that is not in this table:
+        The ranks form a ring in the order of their numbers. A step of the ring takes as long as its
+        slowest link. Between nodes, nccl makes k rings, and each ring carries S/k. The rings leave
+        a node through different ports, so the bandwidth between nodes is k·β [N2]. k is the smaller
+        of two numbers: the ports of a node, and the fewest ranks of the group on any of its nodes.
+        In a gather, a scatter and an all-to-all, a rank sends through its own port. For a single
+        rank, the result is 0. Raise ValueError for a kind that is not in this table:
 
         all-reduce                        2(n−1)(α + S/(nβ))    [P]
         all-gather, reduce-scatter         (n−1)(α + S/(nβ))    [T]
@@ -203,7 +203,7 @@ def whole_of(kind: str, sizes: Iterable[float], n: int) -> float:
 
 
 def plain(value: float) -> str:
-    """Return a number as text: as a whole number from 1000 on, else with 3 significant digits."""
+    """Return a number as text: whole if it is at least 1000, else with 3 significant digits."""
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
@@ -211,7 +211,7 @@ def _link(link: Link) -> str:
     return f"α = {plain(link.latency * 1e6)} µs and β = {plain(link.bandwidth / 1e9)} GB/s"
 
 
-# ——— its file
+# ——— the file of a cluster
 
 
 def _number(low: float, high: float, *, above: bool = False) -> Callable[[str], float]:

@@ -1,4 +1,4 @@
-"""Plays the scenes of a timeline on a modelled cluster.
+"""Plays the scenes of a timeline (the calls that it shows) on a modelled cluster.
 
 The student's program runs on this machine. The times in the drawing are those of the modelled
 cluster.
@@ -32,7 +32,8 @@ from grader.world.limits import Limits
 from grader.world.report import Call, Raised, Returned, WorldReport
 from grader.world.world import World
 
-# If there are more ranks, messages that go on while the program does other work are not drawn.
+# With more ranks than this, the drawing leaves out messages that run while a program does other
+# work.
 FEW = 4
 FILES = 1024  # open files that this process and a supervisor may need
 LIMITS = Limits(

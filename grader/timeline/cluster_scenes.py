@@ -17,7 +17,8 @@ ON_CLUSTERS = (
 def scenes_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
     """Return the scenes of a part on a cluster.
 
-    ``micro_batches`` is for pipelines; None means as many as there are stages.
+    ``micro_batches`` is the number of micro-batches in a pipeline. If it is None, there are as many
+    micro-batches as stages.
     """
     if part == "pipeline_parallel":
         return _pipelines(micro_batches or ranks)
@@ -25,7 +26,7 @@ def scenes_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
 
 
 def instead_on(part: str, ranks: int, micro_batches: int | None) -> list[Scene]:
-    """Return the scenes on a cluster for a part whose first scene is not implemented yet.
+    """Return the scenes to add if the first scene of a part is not implemented yet.
 
     Return [] if the part has no such scenes.
     """

@@ -1,8 +1,8 @@
 """Compares a measured pipeline with the same schedule in theory.
 
-In theory, messages take no time, and all passes of a kind take equally long: the average of
-their measured times. So ranks wait only because of the schedule: the idle time is the schedule's
-own bubble.
+In theory, messages take no time. Every pass of a kind (forward or backward) takes the same time,
+which is the average of the measured times. So a rank waits only because of the schedule, and the
+idle time is the bubble of the schedule.
 """
 
 from collections import Counter
@@ -19,10 +19,10 @@ def is_pass(span: Span) -> bool:
 def ideal(drawn: Sequence[Span]) -> list[Span]:
     """Return the passes of a measured run with the times that they would have in theory.
 
-    Each rank keeps the order of its passes. A pass begins when these passes have ended: the
-    previous pass on its rank, and the pass whose result it needs. If a micro-batch goes forward
-    through a rank k times, the rank has k chunks of the model. Return [] if there is no pass, or if
-    the run did not record a pass whose result another pass needs.
+    Each rank keeps the order of its passes. A pass begins when two passes have ended: the previous
+    pass on its rank, and the pass whose result it needs. If a rank runs k forward passes of a
+    micro-batch, the rank has k chunks of the model. Return [] if there is no pass. Also return []
+    if a pass needs the result of a pass that was not recorded.
     """
     passes = sorted((span for span in drawn if is_pass(span)), key=lambda s: s.begin)
     ranks = sorted({span.rank for span in passes})
@@ -53,10 +53,11 @@ def ideal(drawn: Sequence[Span]) -> list[Span]:
 
 
 def _parts_of(passes: Sequence[Span], ranks: Sequence[int]) -> list[int]:
-    """Return the number of the model's part that each pass of a rank computes.
+    """Return, for each pass of a rank, the index of the part of the model that the pass computes.
 
-    The k-th forward pass of a micro-batch computes chunk k of the rank, and the k-th backward pass
-    computes the k-th chunk from the end. k counts from 0. Chunk k of rank s is part k·n + s.
+    ``ranks`` lists all n ranks. All indices count from 0. The k-th forward pass of a micro-batch
+    computes chunk k of the rank. The k-th backward pass computes the k-th chunk from the end. Chunk
+    k of rank s is part k·n + s of the model.
     """
     seen: Counter[tuple[str, int | None]] = Counter()
     chunks = []
@@ -82,7 +83,7 @@ def idle_share(drawn: Sequence[Span]) -> float:
 
 
 def measured_shares(drawn: Sequence[Span]) -> str:
-    """Return sentences about the time in which the ranks ran no pass.
+    """Return sentences that say what the ranks did while they ran no pass.
 
     Return "" if there is no pass.
     """

@@ -1,4 +1,4 @@
-"""Plays the scenes of a timeline, and makes pictures of them.
+"""Runs the calls that a timeline shows (its scenes), and makes pictures of them.
 
 A picture shows the work of each rank over time, the communications, and the errors.
 """
@@ -30,11 +30,11 @@ NO_PASS = (
 
 @dataclass(frozen=True)
 class PlayedScene:
-    """A scene after it was played, with its drawing if it has one.
+    """A scene that was played (its call was run), and its drawing if there is one.
 
-    If the scene has no drawing because a problem is not implemented yet, ``missing`` names that
-    problem. If the scene did not come to its end, ``diagnosis`` says why. Otherwise ``missing`` and
-    ``diagnosis`` are empty.
+    If the call needs a problem that is not implemented yet, there is no drawing, and ``missing``
+    names that problem. If the call failed for another reason, ``diagnosis`` says why. Otherwise
+    ``missing`` and ``diagnosis`` are empty.
     """
 
     scene: Scene
@@ -43,7 +43,7 @@ class PlayedScene:
     diagnosis: str = ""
     disturbed: bool = False  # whether ranks had to wait for a core
     seconds: float | None = None  # that the scene takes on a modelled cluster
-    ideal: Picture | None = None  # for a pipeline: the same schedule in theory
+    ideal: Picture | None = None  # the same schedule in theory, if the scene is a pipeline
 
 
 class ScenePlayer:
@@ -65,8 +65,8 @@ class ScenePlayer:
             raise WorldsUnavailable(report.grader_fault)
         drawn = spans(report, 0)
         disturbed = _disturbed(drawn, on_core(report, 0))
-        # The barriers between two runs belong to the grader: the diagnosis must not mention them.
-        # If a rank's last event is such a barrier, its run has ended: treat the rank as returned.
+        # The grader calls a barrier before each run. The diagnosis must not mention these barriers.
+        # A rank whose last event is such a barrier has ended its run. Treat it as returned.
         for rank in report.ranks:
             reached = [event for event in rank.trail if isinstance(event, (Operation, Mark))]
             if reached and _is_ours(reached[-1]):
@@ -90,9 +90,9 @@ class ScenePlayer:
     def play_again_if_disturbed(self, scene: Scene) -> PlayedScene:
         """Play a scene. If other programs disturbed it, play it a second time.
 
-        At the second time, the disturbance might be over. A scene that did not come to its end is
-        not played again. Return the second play only if it has a drawing and was not disturbed.
-        Otherwise return the first play.
+        The disturbance may be over by then. A scene that failed is not played again. Return the
+        second result only if it has a drawing and was not disturbed. Otherwise return the first
+        result.
         """
         first = self.play(scene)
         if not first.disturbed or first.diagnosis:
@@ -143,7 +143,10 @@ def decimals(value: object, places: int) -> str:
 
 
 def why_unknown(function: str, value: object, outcome: Raised | Returned | None) -> str:
-    """Return why a student's function gave no number, in brackets, or "" if it gave one."""
+    """Return a note in brackets if a student's function gave no number, or "" if it gave one.
+
+    The note says why there is no number. ``outcome`` is None if the function did not end.
+    """
     if isinstance(value, (int, float)):
         return ""
     if isinstance(outcome, Raised):
@@ -158,11 +161,10 @@ def picture_of(scene: Scene, drawn: Sequence[Span], communications: list[str]) -
 
 
 def failed_scene(scene: Scene, picture: Picture, report: WorldReport) -> PlayedScene | None:
-    """Return the played scene if it did not come to its end, or None if it did.
+    """Return a scene whose call failed, with the reason. Return None if the call succeeded.
 
-    The result says why the scene did not come to its end. If no rank has communicated, the result
-    has no drawing. If a problem is not implemented, the result also has no drawing, and ``missing``
-    names that problem.
+    The result has no drawing if no rank has communicated, or if a problem is not implemented. In
+    the second case, ``missing`` names that problem.
     """
     found = diagnose(report, 0)
     if found and not found.implemented:

@@ -56,7 +56,7 @@ class RankProgram:
 
 @dataclass
 class Meeting:
-    """Operations of different ranks that together are one communication.
+    """One communication: the operations of all ranks that take part in it.
 
     Times are in seconds. A time is None as long as it is not known.
     """
@@ -80,7 +80,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Work:
-    """A period in which a rank computes, in seconds, within a piece of work."""
+    """A period in which a rank computes for one piece of work. Times are in seconds."""
 
     begin: float
     end: float
@@ -174,7 +174,10 @@ class Replay:
 
     @property
     def seconds(self) -> float:
-        """Return the time in seconds at which the last program ends. Ignore endless programs."""
+        """Return the time in seconds at which the last program ends.
+
+        A program that never ends does not count.
+        """
         return max((rank.end for rank in self.ranks if rank.end is not None), default=0.0)
 
     @property
@@ -205,7 +208,10 @@ class Replay:
         heapq.heappush(self.agenda, (at, next(self.order), rank))
 
     def _go_on(self, rank: int, now: float) -> None:
-        """Go through a rank's steps, up to the next step that takes time."""
+        """Run a rank's steps from the time ``now`` on, up to the next step that takes time.
+
+        The rank is resumed when this step is over.
+        """
         steps, own = self.programs[rank].steps, self.ranks[rank]
         # If the rank was waiting, its wait ends now.
         if own.waits and own.waits[-1].end is None:
@@ -214,8 +220,8 @@ class Replay:
         while self.next_step[rank] < len(steps):
             step = steps[self.next_step[rank]]
             self.next_step[rank] += 1
-            # The rank itself reports its steps. So a step can name an operation that does not
-            # exist.
+            # The rank itself reports its steps. A dishonest rank can report a step with an
+            # operation that does not exist, so check the number.
             if step.kind == PASSES:
                 pass_mark(self.pieces[rank], step.text)
             elif step.kind == ISSUES and step.number < len(self.meeting_of[rank]):

@@ -8,9 +8,10 @@ MICRO_BATCHES = 4  # few enough for their numbers to be read
 
 @dataclass(frozen=True)
 class Scene:
-    """A call that is drawn. ``look`` says what to look at in the drawing.
+    """A call of a student's function that a timeline shows. Running the call *plays* the scene.
 
-    ``driver`` names a driver of ``rank.drivers.timeline_programs``.
+    ``look`` says what to look at in the drawing. ``driver`` names a driver of
+    ``rank.drivers.timeline_programs``.
     """
 
     title: str

@@ -1,7 +1,6 @@
 """Turns a replay into spans, and computes the times of computing, waiting and communicating.
 
-``grader.diagnosis.spans`` makes such spans of a run in real time. The spans here are in virtual
-time.
+``grader.diagnosis.spans`` makes the same spans from a run in real time. Here the times are virtual.
 """
 
 from collections.abc import Iterable
@@ -18,9 +17,9 @@ Absent = dict[tuple[int, int], tuple[int, ...]]
 def spans_of(replay: Replay, absent: Absent, messages: bool) -> list[Span]:
     """Return all spans, rank by rank.
 
-    For each rank, return first the spans of its program. Then return the communications that were
-    under way while the program did other work. If ``messages`` is False, leave out the messages
-    among these communications.
+    The spans of a rank's program come first. After them come the communications that were under way
+    while the program did other work. If ``messages`` is False, these communications do not include
+    messages.
     """
     found: list[Span] = []
     for rank, own in enumerate(replay.ranks):
@@ -89,8 +88,8 @@ def _beside(replay: Replay, rank: int, absent: Absent, messages: bool) -> Iterab
 class Account:
     """The seconds that a replay spent on each kind of work, averaged over the ranks.
 
-    ``whole`` is the time of the whole replay. The sum of ``computing`` and ``waiting`` can be less,
-    because a rank does neither after the end of its program: see ``ended``.
+    ``whole`` is the time of the whole replay. The sum of ``computing`` and ``waiting`` can be
+    smaller, because a rank does neither after the end of its program (see ``ended``).
     """
 
     whole: float
