@@ -1,4 +1,4 @@
-"""Computes the right results in numpy, and the results of well-known mistakes.
+"""Computes in numpy the right results, and the wrong results that well-known mistakes give.
 
 This package runs in the judge.
 """

@@ -11,7 +11,7 @@ def visible(tokens: int, causal: bool) -> np.ndarray:
 def scores_of(
     q: np.ndarray, k: np.ndarray, seen: np.ndarray, scale: float | None = None
 ) -> np.ndarray:
-    """Return the scores of all queries and keys. The score of a key that is not seen is −∞."""
+    """Return the score of each query and key. It is −∞ where ``seen[query, key]`` is False."""
     return np.where(seen, (q @ k.T) * (scale or q.shape[1] ** -0.5), -np.inf)
 
 
@@ -45,9 +45,9 @@ def attention_backward(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the gradients of q, k and v for the whole sequence.
 
-    A pair of query i and key j adds to the gradients only if ``blocks[i, j]`` is True. By default,
-    all pairs do. In both cases, the attention weights are those of all visible pairs. If
-    ``row_sum`` is False, the sum Σ grad_o ⊙ o is left out.
+    A pair of query i and key j adds to the gradients only if ``blocks[i, j]`` is True. If
+    ``blocks`` is None, all pairs add to them. In both cases, the attention weights are computed
+    over all visible pairs. If ``row_sum`` is False, the sum Σ grad_o ⊙ o is left out.
     """
     scale = q.shape[1] ** -0.5
     weights, _, _ = softmax(scores_of(q, k, visible(len(q), causal)))

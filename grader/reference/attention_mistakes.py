@@ -104,7 +104,7 @@ def blocks_of(tokens: int, n: int) -> np.ndarray:
 def attention_mistakes(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, n: int
 ) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from each mistake to the rank's (output, logsumexp)."""
+    """Return one dict of mistakes for each rank. The values are the rank's (output, logsumexp)."""
     tokens, width = q.shape
     seen = visible(tokens, causal)
     output, logsumexp = attention(q, k, v, seen)
@@ -134,10 +134,10 @@ def attention_mistakes(
 def _without_diagonal(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, n: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return causal attention in which no token sees itself.
+    """Return the result of causal ring attention in which no token sees itself.
 
-    The result is that of ring attention. In a rank's own block, the rank's first query then has
-    only scores of −∞. The query's exponentials are NaN, so its output and logsumexp are NaN, too.
+    In a rank's own block, all scores of the rank's first query are then −∞. So the exponentials of
+    this query are NaN, and its output and logsumexp are NaN, too.
     """
     first = np.arange(0, len(q), len(q) // n)
     seen = np.tri(len(q), k=-1, dtype=bool)
@@ -241,7 +241,7 @@ def _not_rescaled(
 def attention_backward_mistakes(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, grad: np.ndarray, causal: bool, n: int
 ) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from each mistake to the rank's gradients of q, k and v."""
+    """Return one dict of mistakes for each rank. The values are its gradients of q, k and v."""
     right = attention_backward(q, k, v, grad, causal)
     made = {NO_ROW_SUM: attention_backward(q, k, v, grad, causal, row_sum=False)}
     if causal:
@@ -270,7 +270,7 @@ def attention_backward_mistakes(
 def _wrong_weights(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, grad: np.ndarray, causal: bool, n: int
 ) -> dict[str, tuple]:
-    """Return a dict from each mistake in the attention weights P to the gradients of q, k and v."""
+    """Return a dict of mistakes in the attention weights P. The values are gradients of q, k, v."""
     scale, seen = q.shape[1] ** -0.5, visible(len(q), causal)
     same = blocks_of(len(q), n)
     output, logsumexp = attention(q, k, v, seen)
@@ -307,7 +307,7 @@ def _wrong_weights(
             ),
         ):
             found[name] = grad_scores @ k, grad_scores.T @ q, right.T @ grad
-    # If scores are large, these numbers overflow. Then they explain nothing.
+    # Large scores make these numbers overflow. A gradient with such numbers explains nothing.
     return {name: own for name, own in found.items() if all(np.isfinite(g).all() for g in own)}
 
 

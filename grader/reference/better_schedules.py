@@ -16,8 +16,8 @@ def interleaved(n: int, v: int, m: int) -> Stages:
 
     A stage runs a forward pass whenever one is allowed, and otherwise a backward pass. A forward
     pass is allowed while fewer than ``interleaved_alive(stage, n, v)`` activations are alive. As in
-    Megatron-LM, k determines the chunk c and the micro-batch of the k-th forward pass. The k-th
-    backward pass has the same micro-batch, and the chunk v − 1 − c.
+    Megatron-LM, the index k of a forward pass determines its chunk c and its micro-batch. The
+    backward pass of index k has the same micro-batch, and the chunk v − 1 − c.
     """
 
     def visit(count: int) -> tuple[int, int]:

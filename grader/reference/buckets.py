@@ -155,7 +155,7 @@ Ready = dict[int, np.ndarray]
 def pass_mistakes(
     ready: list[Ready], buckets: list[list[int]], shapes: Mapping[int, tuple]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict of mistakes in a backward pass.
+    """Return, for each rank, a dict of the mistakes in a backward pass.
 
     Each value lists the rank's gradients of all parameters after the all-reduces.
     """
@@ -186,10 +186,11 @@ def pass_mistakes(
 
 
 def _sent_too_early(ready: Ready, buckets: list[list[int]]) -> Ready:
-    """Return the gradients of a rank that are in a bucket when its all-reduce starts too early.
+    """Return the gradients that a rank sends if the all-reduces of its buckets start too early.
 
-    The all-reduce of a bucket starts when one gradient of this bucket is ready and the all-reduces
-    of all earlier buckets have started. After the pass, ``wait`` starts the remaining all-reduces.
+    The mistake is to start the all-reduce of a bucket when its first gradient is ready. (Before
+    that, the all-reduces of all earlier buckets have started.) The all-reduces that have not
+    started in the pass are started by ``wait``, with all gradients.
     """
     arrived: Ready = {}
     sent: Ready = {}
@@ -204,10 +205,10 @@ def _sent_too_early(ready: Ready, buckets: list[list[int]]) -> Ready:
 def _averages(
     sent: list[Ready], users: Mapping[int, list], shapes: Mapping[int, tuple]
 ) -> list[np.ndarray | None]:
-    """Return the averages over the ranks of what the ranks sent.
+    """Return, for each parameter, the average of the gradients that the ranks sent.
 
-    A gradient that a rank did not send counts as zeros.
-    The average is None for a parameter of which no rank has a gradient: ``users[i]`` is empty.
+    A gradient that a rank did not send counts as zeros. If no rank has a gradient of parameter i,
+    ``users[i]`` is empty, and the average is None.
     """
     return [
         np.zeros(shape) + sum(own.get(i, 0.0) for own in sent) / len(sent) if users[i] else None

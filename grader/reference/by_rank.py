@@ -7,7 +7,7 @@ import numpy as np
 
 
 def by_rank(mistakes: Mapping[str, Sequence], n: int) -> list[dict[str, Any]]:
-    """Turn a dict of lists into a list of dicts. Each list has one entry for each of n ranks."""
+    """Return one dict for each of n ranks. Each list in ``mistakes`` has one entry per rank."""
     return [{name: entries[rank] for name, entries in mistakes.items()} for rank in range(n)]
 
 

@@ -142,9 +142,9 @@ def layers_of_chunks(num_layers: int, stage: int, n: int, v: int) -> list[list[i
 
 
 def bubble_mistakes(cases: list[tuple[int, int, int]]) -> dict[str, list[np.ndarray]]:
-    """Return a dict from the sentence about each mistake to a list of bubbles.
+    """Return a dict of mistakes. Each value lists the bubble that a mistake gives in each case.
 
-    The list has the bubble that the mistake gives in each case (n, v, m).
+    A key is the sentence that describes the mistake. A case is (n, v, m).
     """
     return {
         "this is the idle time divided by the ideal time. Divide it by the total time": [
@@ -171,9 +171,8 @@ def interleaved_alive(stage: int, n: int, v: int) -> int:
 def zero_bubble_end(n: int, m: int, f: float, b: float, w: float) -> float:
     """Return the latest time at which ZB-H1 schedules may end.
 
-    ``f``, ``b`` and ``w`` are the times of F, B and W.
-    [Qi et al., 2024], section 2.3, covers the case m ≥ n, w ≤ f, w ≤ b. In this case a stage is
-    idle for (n − 1)(f + b − w).
+    ``f``, ``b`` and ``w`` are the times of F, B and W. The source, [Qi et al., 2024], section 2.3,
+    covers only the case m ≥ n, w ≤ f, w ≤ b. In this case a stage is idle for (n − 1)(f + b − w).
     """
     return m * (f + b + w) + (n - 1) * (f + b) - (min(n, m) - 1) * min(f, b, w)
 
@@ -184,9 +183,10 @@ def zero_bubble_end(n: int, m: int, f: float, b: float, w: float) -> float:
 def chunk_backward(
     weights: list, saved: list, grad_y: np.ndarray
 ) -> tuple[np.ndarray, list, list[np.ndarray]]:
-    """Return the gradient of a chunk's input, a list of (x, grad_z), and the weights' gradients.
+    """Return (grad_x, kept, gradients) of a chunk.
 
-    The list of (x, grad_z) has one pair for each layer. The action W needs this list.
+    ``grad_x`` is the gradient of the chunk's input. ``kept`` has the pair (x, grad_z) of each
+    layer, which the action W needs. ``gradients`` are the gradients of the weights.
     """
     grad_x, kept = single_device.input_backward(weights, saved, grad_y)
     return grad_x, kept, [np.asarray(x, np.float64).T @ grad_z for x, grad_z in kept]
@@ -205,9 +205,9 @@ OTHER_WAY = (
 
 
 def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a dict from the sentence about each mistake to the gradient that the mistake gives.
+    """Return a dict of mistakes. The values are wrong gradients of the chunk's input.
 
-    The gradient is that of the chunk's input.
+    A key is the sentence that describes the mistake.
     """
 
     def gradient(ws: list, own: list, derivative: bool = True, at: int = 1) -> np.ndarray:
@@ -234,10 +234,10 @@ def input_mistakes(weights: list, saved: list, grad_y: np.ndarray) -> dict[str, 
 
 
 def kept_mistakes(weights: list, saved: list, grad_y: np.ndarray, kept: list) -> dict[str, list]:
-    """Return a dict of mistakes in B (``backward_input``).
+    """Return a dict of mistakes in ``backward_input``. The values are wrong versions of ``kept``.
 
-    Each key is a sentence about one mistake. Its value is the list ``kept`` that B would return for
-    W (``backward_weights``) with this mistake.
+    A key is the sentence that describes the mistake. ``kept`` is the list that ``backward_input``
+    returns, and that ``backward_weights`` needs.
     """
     after = [np.asarray(grad_y, np.float64)]
     for weight, (_, grad_z) in zip(reversed(weights[1:]), reversed(kept[1:])):
@@ -266,12 +266,12 @@ UNCHANGED = (
 def changes(
     rng: np.random.Generator, stages: Stages, cut: list, inputs: list, m: int
 ) -> tuple[list[list[int]], list[np.ndarray]]:
-    """Draw a seed for each W action. The driver ``chunked`` uses the seed to change grad_z.
+    """Draw a seed for each W action. Return the seeds, and their effect on the gradients.
 
-    Return two lists. The first has the seeds of each stage, in the order of its schedule. The
-    second has one array for each layer: the part of the gradient of its weight that comes from the
-    changes of grad_z. ``cut[stage][chunk]`` has the layers of a chunk. ``inputs[layer]`` is the
-    input of a layer.
+    Before a W, the driver ``chunked`` changes grad_z, as the seed of this W says. The first list
+    has the seeds of each stage, in the order of its schedule. The second list has one array for
+    each layer: how much the gradient of its weight changes because grad_z changed.
+    ``cut[stage][chunk]`` has the layers of a chunk. ``inputs[layer]`` is the input of a layer.
     """
     seeds: list[list[int]] = []
     gains = [np.zeros((x.shape[1], x.shape[1])) for x in inputs]
@@ -286,7 +286,7 @@ def changes(
 
 
 def gains_of(seed: int, inputs: list, m: int = 1) -> list[np.ndarray]:
-    """Return, for each layer, the change of the weight's gradient that a change of grad_z causes.
+    """Return, for each layer, how much the gradient of its weight changes if grad_z changes.
 
     The change of grad_z happens before one W, and is drawn from ``seed``. ``inputs`` has the x of
     each layer of the chunk. Each x has the rows of one of m micro-batches.

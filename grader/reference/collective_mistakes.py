@@ -1,6 +1,6 @@
-"""Computes the results of mistakes with collectives. Each constant describes a mistake.
+"""Computes the results of mistakes with collectives. Each constant is a sentence about a mistake.
 
-``OVERWRITTEN`` applies to every function that communicates.
+``OVERWRITTEN`` is a mistake that every function that communicates can have.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,7 +83,7 @@ def barrier_hint(barriers: Sequence[int]) -> str:
 
 
 def ring_mistakes(tensors: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, a dict from each mistake in a ring all-reduce to the rank's result.
+    """Return, for each rank, a dict from each mistake in a ring all-reduce to the wrong result.
 
     ``tensors[rank]`` is 1-D. Its length is a multiple of n, the number of ranks.
     """

@@ -91,11 +91,11 @@ OTHER_MEMORY = (
 
 
 def averages_in_memory_order(gradients: list[list], orders: Sequence[Order]) -> list[list]:
-    """Return, for each rank, averages of entries that lie at the same place in the ranks' memory.
+    """Return, for each rank, the averages that result if entries are averaged in memory order.
 
-    ``gradients[rank][layer]`` is a rank's own gradient. A gradient lies in memory row by row if
-    ``orders[rank]`` is "C", and column by column if ``orders[rank]`` is "F". If all ranks have the
-    same order, the averages are right.
+    The k-th entries in the memory of all ranks are averaged. ``gradients[rank][layer]`` is a rank's
+    own gradient. It lies in memory row by row if ``orders[rank]`` is "C", and column by column if
+    ``orders[rank]`` is "F". If all ranks have the same order, the averages are right.
     """
     n = len(gradients)
     of_layers = [
@@ -106,7 +106,7 @@ def averages_in_memory_order(gradients: list[list], orders: Sequence[Order]) -> 
 
 
 def step_mistakes(gradients: list[list], orders: Sequence[Order] = ()) -> list[dict]:
-    """Return, for each rank, a dict from each mistake in averaging to the gradients that it gives.
+    """Return, for each rank, a dict of mistakes in averaging. The values are the rank's gradients.
 
     ``gradients[rank][layer]`` is a rank's own gradient, and ``orders[rank]`` is its order in
     memory: see ``averages_in_memory_order``. By default, all ranks have the same order.
@@ -141,9 +141,9 @@ def step_mistakes(gradients: list[list], orders: Sequence[Order] = ()) -> list[d
 
 
 def output_saved_mistakes(weights: list, shards: list) -> dict[str, list]:
-    """Return a dict with the averages of a step that saves outputs in place of inputs.
+    """Return a dict with one mistake: a step that saves outputs in place of inputs.
 
-    ``shards`` are the rows of all ranks.
+    The value is the average of the gradients. ``shards`` has the rows of each rank.
     """
     made = []
     for own in shards:
@@ -154,7 +154,7 @@ def output_saved_mistakes(weights: list, shards: list) -> dict[str, list]:
 
 
 def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
-    """Return a dict from each wrong mean to the gradients, or to the loss, that it gives.
+    """Return a dict of mistakes in the mean. The values are the wrong gradients, or the wrong loss.
 
     ``right`` lists the right gradients, or only the right loss. ``rows`` and ``width`` are the
     numbers of rows and columns of a shard. A mistake is left out if it changes nothing.
@@ -170,13 +170,13 @@ def loss_mistakes(right: list, rows: int, width: int) -> dict[str, list]:
 def left_out(
     after: object, own: list, roots: list, frozen: set[int], strided: set[int]
 ) -> dict[str, list]:
-    """Return a dict that explains which of a rank's parameters a broadcast left out.
+    """Return a dict with the mistake that explains which parameters a broadcast left out.
 
     ``own`` and ``after`` are the rank's parameters before and after the broadcast, and ``roots``
     are the root's parameters. ``frozen`` has the indices of the parameters that do not require a
-    gradient. ``strided`` has the indices of the parameters that are not contiguous. There are two
-    mistakes. In the first, exactly the frozen parameters kept their values. In the second, exactly
-    the strided parameters kept their values. In both, all other parameters have the root's values.
+    gradient. ``strided`` has the indices of the parameters that are not contiguous. Two mistakes
+    are known. In the first, exactly the frozen parameters keep their values. In the second, exactly
+    the strided parameters keep their values. In both, all other parameters get the root's values.
     In all other cases the dict is empty.
     """
     if not isinstance(after, (list, tuple)) or len(after) != len(own):
@@ -212,7 +212,7 @@ def require_average(run: Any, size: int) -> None:
 
 
 def own_or_not_copied(run: Any, rank: int) -> str:
-    """Return the sentence for a rank that has only its own gradients after a pass with buckets."""
+    """Return why a rank has its own gradients, not the averages, after a pass with buckets."""
     passes_over_generator = run.marks(rank, "gone through again")
     if passes_over_generator:
         return PASSED_BY

@@ -169,7 +169,7 @@ class Mixture:
         return (grad * self.outputs[rank]).sum(axis=1, keepdims=True) * self.p[rank] * (chosen - pi)
 
     def _wrong_logits(self, grads: list) -> dict[str, list]:
-        """Return a dict from each mistake to a list: the gradient of the logits on each rank."""
+        """Return a dict of mistakes. Each value lists the gradient of the logits of each rank."""
         made: dict[str, list] = {NO_P_IN_LOGITS: [], P_SQUARED: [], NO_DELTA: []}
         for rank, grad in enumerate(grads):
             right, p = self.grad_logits(rank, grad), self.p[rank]
@@ -201,10 +201,7 @@ class Mixture:
         ]
 
     def backward_mistakes(self, grads: list) -> list[dict[str, Any]]:
-        """Return, for each rank, a dict from each mistake to the results that it gives.
-
-        The results are (grad_x, grad_gate, gradients).
-        """
+        """Return one dict of mistakes per rank. The values are (grad_x, grad_gate, gradients)."""
         of_tokens, of_gates, of_logits = self.backward(grads)
         bare, bare_weights = self.backward(grads, through_p=False)[0], self.of_weights(grads, False)
         right, gate = self.gradients(grads), sum(of_gates)
@@ -261,7 +258,7 @@ def routes(choices: list, each: int) -> list[Routes]:
 
 
 def routes_mistakes(choices: list, each: int) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from each mistake to the routes that it gives."""
+    """Return one dict of mistakes for each rank. The values are wrong routes."""
     found = []
     for rank, (order, sent, received, arrived) in enumerate(routes(choices, each)):
         inverse = np.argsort(order, kind="stable")
@@ -314,12 +311,12 @@ def send_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:
 
 
 def back_mistakes(rows: list, of_ranks: list[Routes]) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from each mistake to the rows that the rank then gets back."""
+    """Return one dict of mistakes for each rank. The values are the rows that come back to it."""
     return by_rank(put_back_wrongly(rows, of_ranks), len(rows))
 
 
 def put_back_wrongly(rows: list, of_ranks: list[Routes]) -> dict[str, list]:
-    """Return a dict from each mistake to a list with each rank's rows in a wrong order."""
+    """Return a dict of mistakes. Each value lists the rows of every rank, in a wrong order."""
     sorted_rows = [own[route[0]] for own, route in zip(rows, of_ranks)]
     return {
         SORTED_OUTPUTS: sorted_rows,

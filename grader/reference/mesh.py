@@ -175,8 +175,8 @@ def step(
     adds up the partial gradients between two pairs. ``average`` averages the gradients of the
     shards. If ``gelu_first`` is True, gelu is applied to the partial products, and not to their
     sum. If ``at_partial`` is True, gelu's derivative is computed from the partial products.
-    ``second_gelu`` has two flags: whether the gelu after B is computed, and whether its derivative
-    is computed.
+    ``second_gelu`` has two flags: the step computes the gelu after B, and the step computes the
+    derivative of this gelu.
     """
     forward_sum = forward_sum or mesh.row_sums
     backward_sum, average = backward_sum or mesh.row_sums, average or mesh.column_means
@@ -266,7 +266,7 @@ def step_mistakes(mesh: Mesh, pairs: list, batch: np.ndarray) -> tuple[list[dict
 
 
 def members(operation: Operation) -> set[int]:
-    """Return the ranks among which an operation carries bytes."""
+    """Return the ranks that an operation connects: both ends of a message, or the whole group."""
     if operation.kind in ("send", "recv") and operation.peer is not None:
         return {operation.rank, operation.peer}
     return set(operation.group)

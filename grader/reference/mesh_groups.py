@@ -75,12 +75,12 @@ def likely_ranks(found: Any, shape: Shape) -> str:
 def known_groups(
     found: list, mesh: Mesh, own: np.ndarray, first: Mesh | None = None
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from each mistake in its groups to the tensors it gathers.
+    """Return the dicts of ``group_mistakes``, changed by what the ranks really gathered.
 
-    The mistakes are those of ``group_mistakes``. But swapped groups, and ranks that are numbered
-    column by column, are left out unless they explain what every rank gathered. For each wrong
-    group there is one more mistake, which names the ranks of this group. ``found[rank]`` are the
-    tensors that a rank gathered in its groups.
+    ``found[rank]`` are the tensors that a rank gathered in its groups. Two mistakes concern all
+    ranks: swapped groups, and ranks numbered column by column. Each of them is left out if it does
+    not explain what every rank gathered. For each wrong group, the rank's dict gets one more
+    mistake, which names the ranks of this group.
     """
     known = group_mistakes(mesh, own, first)
     for name in (SWAPPED_GROUPS, COLUMNS_FIRST):
@@ -112,7 +112,7 @@ def known_groups(
 
 
 def _gathered_from(tensors: Any, own: np.ndarray) -> list[int]:
-    """Return the ranks whose tensors these are, in order; [] if a tensor belongs to no rank."""
+    """Return the rank of each of these tensors, in order; [] if a tensor belongs to no rank."""
     if not isinstance(tensors, np.ndarray) or tensors.ndim != own.ndim:
         return []
     if tensors.shape[1:] != own.shape[1:] or len(tensors) > len(own):
@@ -122,7 +122,7 @@ def _gathered_from(tensors: Any, own: np.ndarray) -> list[int]:
 
 
 def group_mistakes(mesh: Mesh, own: np.ndarray, first: Mesh | None = None) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from each mistake in its groups to the tensors it gathers.
+    """Return, for each rank, a dict of mistakes in its groups. The values are gathered tensors.
 
     Each key is the sentence that describes one mistake. The value has two entries: the tensors that
     the rank gathers in the group of its row, and the tensors that it gathers in the group of its

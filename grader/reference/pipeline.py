@@ -64,16 +64,16 @@ def bubble(timelines: Timelines) -> float:
 
 
 def bubble_mistakes(timelines: Timelines) -> dict[str, np.ndarray]:
-    """Return a dict from the message for each mistake to the bubble that the mistake gives.
+    """Return a dict of mistakes. The keys are sentences, and the values are wrong bubbles.
 
-    Most mistakes are wrong choices of the total time. If this time is 0, the mistake is left out.
+    In most mistakes, the total time is wrong. If this wrong time is 0, the mistake is left out.
     """
     spans, busy = [span for own in timelines for span in own], [own for own in timelines if own]
     first, last = min(start for _, _, start, _ in spans), max(end for *_, end in spans)
     windows = {
-        # The first two are equal if only one stage is busy. Then ONLY_BUSY is the likely mistake: a
-        # program with the mistake OF_ONE_STAGE fails earlier, in a case in which all stages are
-        # busy.
+        # The first two times are equal if only one stage is busy. Then ONLY_BUSY is the likely
+        # mistake. A program with the mistake OF_ONE_STAGE has failed before, in a case in which all
+        # stages are busy.
         ONLY_BUSY: (last - first) * len(busy),
         OF_ONE_STAGE: last - first,
         FROM_ZERO.format(first): last * len(timelines),

@@ -87,10 +87,10 @@ BEGUN = (
 
 
 def begun(start: str, stages: Sequence) -> str:
-    """Return the sentence for a last stage that began its backward pass with ``start``.
+    """Return a sentence about a last stage that began its backward pass with a wrong gradient.
 
-    ``start`` is a wrong gradient of y, in words. "y / (B·D)" is half of the right gradient. If
-    there are two stages, this half has a second likely cause, and the sentence names both causes.
+    ``start`` is this wrong gradient of y, in words. "y / (B·D)" is half of the right gradient. With
+    two stages, this half has a second likely cause, and the sentence names both causes.
     """
     is_half = start == "y / (B·D)" and len(stages) == 2
     also = ". Or did your code divide this gradient by 2, the number of ranks?" if is_half else ""
@@ -98,13 +98,13 @@ def begun(start: str, stages: Sequence) -> str:
 
 
 def micro_batches(saved: list, layers: range, m: int) -> list[list[tuple]]:
-    """Return the list that a stage saves: for each of m micro-batches, the (x, z) of each layer."""
+    """Return the list that a stage saves. Its entry [i][l] is (x, z) of micro-batch i, layer l."""
     halves = [(np.split(saved[l][0], m), np.split(saved[l][1], m)) for l in layers]
     return [[(x[i], z[i]) for x, z in halves] for i in range(m)]
 
 
 def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
-    """Return a dict from each mistake's sentence to an output with wrong rows."""
+    """Return a dict of mistakes. The values are outputs with wrong rows."""
     parts, rows = np.split(y, m), len(y) // m
     known = {REVERSED: np.concatenate(parts[::-1]), ONLY_LAST: parts[-1]} if m > 1 else {}
     if 1 < m < len(y):
@@ -114,7 +114,7 @@ def output_mistakes(y: np.ndarray, m: int) -> dict[str, np.ndarray]:
 
 
 def forward_mistakes(weights: list, x: np.ndarray, cut: list[range]) -> dict[str, np.ndarray]:
-    """Return a dict from each mistake's sentence to the output that it gives."""
+    """Return a dict of mistakes in the forward pass. The values are wrong outputs."""
     layers_without_gelu = {
         NO_GELU: list(range(len(weights))),
         SENT_Z: [layers[-1] for layers in cut[:-1]],
@@ -130,7 +130,7 @@ def forward_mistakes(weights: list, x: np.ndarray, cut: list[range]) -> dict[str
 
 
 def saved_mistakes(saved: list, cut: list[range], m: int) -> list[dict[str, list]]:
-    """Return, for each stage, a dict from each mistake to the wrong list that the stage saves."""
+    """Return one dict of mistakes for each stage. The values are wrong lists of saved tensors."""
     known = []
     for stage, layers in enumerate(cut):
         own = micro_batches(saved, layers, m)
@@ -158,7 +158,7 @@ def _interleaved(rows: np.ndarray, m: int) -> np.ndarray:
 def pipeline_mistakes(
     weights: list, saved: list, y: np.ndarray, cut: list[range], m: int
 ) -> list[dict[str, list]]:
-    """Return, for each stage, a dict from each mistake's sentence to the stage's gradients."""
+    """Return one dict of mistakes for each stage. The values are gradients of its weights."""
     grad_y = 2 * y / y.size
     parts = micro_batches(saved, range(len(weights)), m)
     each = [backward(weights, part, grad)[1] for part, grad in zip(parts, np.split(grad_y, m))]
@@ -214,7 +214,7 @@ def _mistaken(
     forward=False,
     chained=True,
 ) -> list:
-    """Return the gradients of all layers, after a backward pass with a mistake.
+    """Return the gradients of all layers that a backward pass with a mistake gives.
 
     ``derivative`` is used in place of gelu's derivative. If ``untransposed`` is True, W is used in
     place of the transpose of W. If ``forward`` is True, a stage's backward pass runs from the
@@ -235,8 +235,8 @@ def _mistaken(
 def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> list:
     """Return the gradients of all layers if the stages take micro-batches in different orders.
 
-    On every stage the gradients arrive in the order of the micro-batches. The last stage uses its
-    saved activations in this order, too. All other stages use their saved activations in reverse
+    On every stage, the gradients arrive in the order of the micro-batches. The last stage uses its
+    saved activations in the same order. All other stages use their saved activations in reverse
     order.
     """
     gradients: list = [None] * len(weights)
@@ -255,7 +255,7 @@ def _crossed(weights: list, parts: list, incoming: list, cut: list[range]) -> li
 def activation_mistakes(
     weights: list, saved: list, y: np.ndarray, cut: list[range], schedules: list[list[tuple]]
 ) -> list[dict[str, list]]:
-    """Return, for each stage, a dict from each mistake's sentence to the stage's gradients.
+    """Return one dict of mistakes for each stage. The values are gradients of its weights.
 
     There are two mistakes. In the first, each backward pass uses the oldest activations that are
     alive. In the second, each backward pass uses the newest activations. A right pass uses the

@@ -1,4 +1,4 @@
-"""Likely causes of wrong schedules of Problems 8.1 and 8.3.
+"""Finds likely causes of wrong schedules in Problems 8.1 and 8.3.
 
 Each function looks at schedules that have failed, and returns a sentence that begins with a space,
 or "" if it finds no cause. ``stages`` has the schedule of each stage.
@@ -81,8 +81,8 @@ def _other_order(stage: int, actions: list[Action], n: int) -> str:
     """Say which pass of a stage is not in the order that the student's docstring describes.
 
     With several chunks, micro-batches go through a chunk in groups of n. The backward passes have
-    the order of the forward passes, but they go from the last chunk to the first. The numbers of
-    the micro-batches do not matter: on each stage, they may begin in any order.
+    the order of the forward passes, but they go from the last chunk to the first. The micro-batches
+    may begin in any order on each stage. Return "" if no pass is in a wrong order.
     """
     forward = [action for action in actions if action[0] == "F"]
     backward = [action for action in actions if action[0] in BACKWARD]
@@ -200,7 +200,10 @@ def _micro_batches(count: int) -> str:
 
 
 def _behind(actions: list[Action]) -> int:
-    """Return how many micro-batches W is behind B at most: 0 if each W comes before the next B."""
+    """Return by how many micro-batches W is at most behind B.
+
+    The result is 0 if each W comes before the next B.
+    """
     waiting, most = 0, 0
     for kind, *_ in actions:
         waiting += (kind == "B") - (kind == "W")

@@ -33,7 +33,7 @@ def as_actions(value: Any) -> list[Action] | None:
 
 
 def numbers(one: str, many: str, count: int) -> str:
-    """Return words about the valid numbers, for example “the chunks are 0 to 3”.
+    """Return words about the valid indices, for example “the chunks are 0 to 3”.
 
     ``one`` and ``many`` are the singular and the plural, for example "chunk" and "chunks".
     """

@@ -92,7 +92,7 @@ def pair_backward(
 
 
 def pair_mistakes(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from each mistake to the rank's rows of y."""
+    """Return one dict of mistakes for each rank. The values are the rank's rows of y."""
     right, z = pair_forward(a, b, x)
     own_a, own_b, own_x = np.split(a, n, 1), np.split(b, n), split(x, n)
     made: dict[str, list] = {
@@ -119,7 +119,7 @@ def pair_mistakes(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[d
 
 
 def saved_mistakes(a: np.ndarray, x: np.ndarray, n: int) -> list[dict[str, Any]]:
-    """Return, for each rank, a dict from each mistake to the pair (x, z) that the rank saves."""
+    """Return one dict of mistakes for each rank. The values are the pairs (x, z) that it saves."""
     z = [normalize(x) @ own for own in np.split(a, n, 1)]
     own_x = split(x, n)
     made: dict[str, list] = {

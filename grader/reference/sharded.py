@@ -87,7 +87,7 @@ def unflat(vector: np.ndarray, like: Sequence[Any]) -> list[np.ndarray]:
 
 
 def flat_mistakes(arrays: Sequence[Any], n: int) -> dict[str, np.ndarray]:
-    """Return a dict from each mistake in ``flatten`` to the flat tensor that it gives."""
+    """Return a dict of mistakes in ``flatten``. The values are wrong flat tensors."""
     right = flat(arrays, n)
     added = len(right) - sum(np.size(array) for array in arrays)
     kept = len(right) - added
@@ -105,7 +105,7 @@ def flat_mistakes(arrays: Sequence[Any], n: int) -> dict[str, np.ndarray]:
 
 
 def shard_mistakes(arrays: Sequence[Any], n: int) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, a dict from each mistake to the wrong shard that it gives."""
+    """Return one dict of mistakes for each rank. The values are wrong shards."""
     right, whole = shards(arrays, n), flat(arrays, n)
     size = sum(np.size(array) for array in arrays)
     found = []
@@ -219,7 +219,7 @@ def gradient_shards(gradients: list, dtype: Any = np.float64) -> list[list[np.nd
 
 
 def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
+    """Return one dict of mistakes for each rank. The values are its shards of the gradients.
 
     ``gradients[rank][layer]`` are the gradients of a rank's own loss.
     """
@@ -245,7 +245,7 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
 
 
 def step_mistakes(weights: list, batches: list, *factors: Sequence[float]) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
+    """Return one dict of mistakes for each rank. The values are its shards of the gradients.
 
     ``factors`` are the arguments ``forward`` and ``backward`` of ``scaled_step``. For a step that
     gets no functions as arguments, they are left out.
@@ -261,7 +261,7 @@ def step_mistakes(weights: list, batches: list, *factors: Sequence[float]) -> li
 def _uncalled_mistakes(
     weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from each mistake to the rank's shards of the gradients.
+    """Return one dict of mistakes for each rank. The values are its shards of the gradients.
 
     In each mistake, a step does not call its argument ``layer_forward``, or ``layer_backward``, or
     both. These functions multiply by the factors ``forward`` and ``backward``, as in
@@ -283,10 +283,10 @@ def _uncalled_mistakes(
 def _one_buffer_mistakes(
     weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from a mistake to the rank's shards of the gradients.
+    """Return, for each rank, a dict with one mistake. Its value is the rank's gradient shards.
 
-    The mistake is a step that gathers every layer into the same tensor. The gather of the next
-    layer overwrites the layer that is computed.
+    The mistake is a step that gathers every layer into the same tensor. While a layer is computed,
+    the gather of the next layer overwrites this tensor.
     """
     ahead = weights[1:] + weights[-1:], weights[:1] + weights[:-1]
     made = [
@@ -299,7 +299,7 @@ def _one_buffer_mistakes(
 def _saved_mistakes(
     weights: list, batches: list, forward: Sequence[float] = (), backward: Sequence[float] = ()
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from a mistake to the rank's shards of the gradients.
+    """Return, for each rank, a dict with one mistake. Its value is the rank's gradient shards.
 
     The mistake is a step that saves each layer's output in place of its input. By default, all
     factors of ``scaled_step`` are 1.

@@ -266,10 +266,11 @@ def forward_saved_mistakes(own: list, y: np.ndarray) -> dict[str, list]:
 
 
 def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, a dict of wrong shards: every n-th column or row, or n of them.
+    """Return one dict of mistakes for each rank. The values are wrong shards.
 
-    A right shard has consecutive columns or rows, 1/n of all. ``axis`` is 1 for columns and 0 for
-    rows. On a single rank the dict is empty.
+    A right shard has 1/n of all columns (or rows), and they are consecutive. In one mistake, the
+    shard has every n-th column. In another mistake, it has n consecutive columns. ``axis`` is 1 for
+    columns and 0 for rows. On a single rank the dict is empty.
     """
     if n == 1:
         return [{}]
@@ -285,7 +286,7 @@ def every_nth(whole: np.ndarray, n: int, axis: int) -> list[dict[str, np.ndarray
 def pair_outputs(
     a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int
 ) -> list[dict[str, np.ndarray]]:
-    """Return, for each rank, a dict from each mistake in a Megatron pair to the y that it gives.
+    """Return, for each rank, a dict of mistakes in a Megatron pair. The values are wrong outputs y.
 
     On a single rank the dict is empty.
     """
@@ -305,14 +306,14 @@ def pair_outputs(
 
 
 def gelus_before_the_sum(a: np.ndarray, b: np.ndarray, x: np.ndarray, n: int) -> list[np.ndarray]:
-    """Return gelu of each rank's partial output. The partial outputs are not added up."""
+    """Return the output of each rank if gelu is applied to its partial output, not to the sum."""
     return [gelu(gelu(x @ column) @ row) for column, row in zip(columns(a, n), rows(b, n))]
 
 
 def pair_mistakes(
     a: np.ndarray, b: np.ndarray, saved: list, grad_y: np.ndarray, n: int
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from each mistake in a Megatron pair to the wrong gradients.
+    """Return, for each rank, a dict of mistakes in a Megatron pair. The values are gradients.
 
     A value lists three gradients: those of the rank's column shard, of the rank's row shard, and of
     x. On a single rank the dict is empty.

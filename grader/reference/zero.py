@@ -111,7 +111,7 @@ def trained(
 
 
 def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str, list]]:
-    """Return, for each rank, a dict from each mistake to the weights after every step.
+    """Return one dict of mistakes for each rank. The values are the weights after every step.
 
     ``gradients[rank][step]`` are a rank's own gradients.
     """
@@ -181,7 +181,7 @@ def optimizer_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> dic
 
 
 def _are_all(after: Any, weights: list) -> bool:
-    """Return whether the weights after every step are those of the beginning."""
+    """Return whether the weights after every step equal the weights at the beginning."""
     return isinstance(after, (list, tuple)) and all(
         isinstance(step, (list, tuple))
         and len(step) == len(weights)
@@ -248,7 +248,7 @@ def _gathered(alone: list, n: int) -> list:
 
 
 def state_mistakes(weights: list, gradients: list, rates: Rates, moment: int) -> list[dict]:
-    """Return, for each rank, a dict from each mistake to the rank's shard of a moment.
+    """Return one dict of mistakes for each rank. The values are the rank's shard of a moment.
 
     ``moment`` is 0 for the mean of the gradients, and 1 for the mean of their squares.
     """
