@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-MODULE = ""  # stands for the code that a file runs at import, apart from its definitions
+MODULE = ""  # the name for the code that a file runs at import, apart from its definitions
 
 
 @dataclass(frozen=True)

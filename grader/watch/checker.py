@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Collected:
-    """Lists the records of all checks. No check has been run yet."""
+    """Reports that all checks were collected. Each has a record, but none has been run yet."""
 
     records: list[Record]
 

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import watchfiles
 
-# An editor can write a file in several steps. Steps that are at most ``STEP_MILLISECONDS`` apart
-# count as one save. The checks begin ``STEP_MILLISECONDS`` or more after the last step.
+# An editor can write a file in several steps. A save ends when no step follows for this time.
 STEP_MILLISECONDS = 20
 MAX_MILLISECONDS = 200  # the longest wait after the first step, even if further steps follow
 
 
 @dataclass(frozen=True)
 class Saved:
-    """The files of one save. Steps at most ``STEP_MILLISECONDS`` apart are one save."""
+    """Reports one save of these files. An editor may write several files in one save."""
 
     paths: frozenset[Path]
 
@@ -25,7 +24,7 @@ class Saved:
 class FileWatcher:
     """Watches the Python files in some folders and their subfolders.
 
-    Each ``Saved`` can be received from the connection ``saved``.
+    After each save, the connection ``saved`` has a ``Saved`` to receive.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:

@@ -34,8 +34,8 @@ ENDING = [
 ]
 LONG_SECONDS = 2.0  # if a run takes longer, the screen shows for how long it has run
 REPORT = ROOT / "report.html"
-# If a file in one of these folders (except in SELFTEST) or one of the given modules in handout/
-# changes, a new process collects the checks again.
+# A new process collects the checks again if a file in one of these folders changes, except in
+# SELFTEST. It also does so if a module in handout/ changes that the assignment provides (GIVEN).
 ENGINE = (ROOT / "tests", ROOT / "grader")
 SELFTEST = ROOT / "grader" / "selftest"
 
@@ -115,7 +115,7 @@ class Watch:
             self.process.kill()
             self.process.join()
 
-    # ——— what happens
+    # ——— events
 
     def _on_saved(self, saved: Saved) -> None:
         own = {path for path in saved.paths if path.name in course().files and self._is_own(path)}
@@ -153,7 +153,10 @@ class Watch:
         self._go_on(f"{what}: {changed}." if what else "Running all checks.")
 
     def _go_on(self, sentence: str) -> None:
-        """Run the checks that wait, and end the current run, if there is one."""
+        """Show ``sentence``, and run the checks that wait to be run, if there are any.
+
+        These checks replace the current run. Run none while a file is not valid Python.
+        """
         if self.state.waiting and not self.state.errors:
             self.is_running = True
             self._request(self.state.waiting)

@@ -19,7 +19,7 @@ class WatchState:
 
     # The id of each watched check, in the order of the problems, and the record of its last run.
     records: dict[str, Record] = field(default_factory=dict)
-    # The checks that have to be run, in this order: their records may be older than the code.
+    # The checks that have to be run, in this order. Their records may be older than the code.
     waiting: list[str] = field(default_factory=list)
     # The checks that failed when they were last run, the newest failure last.
     failed: list[str] = field(default_factory=list)
@@ -32,7 +32,7 @@ class WatchState:
     changed: list[str] = field(default_factory=list)  # functions that changed in the last save
 
     def collect(self, records: Iterable[Record]) -> None:
-        """Replace all checks by these, which have not been run yet, and plan to run all of them."""
+        """Replace all checks by the checks of these records, and plan to run all of them."""
         self.records = {record.id: record for record in sorted(records, key=_place)}
         self.failed, self.waiting = [], []  # a check that was planned may not exist any more
         self.run_all()
@@ -52,9 +52,9 @@ class WatchState:
     def save(self, contents: Contents) -> bool:
         """Compare these files with their last versions, and plan which checks to run first.
 
-        The order is: the checks of functions that have changed, the checks that failed in their
-        last run (see ``failures``), and the checks of functions that use the changed functions.
-        Return True if all files are valid Python. Otherwise return False: no check can be run.
+        First come the checks of functions that have changed, then the checks that failed in their
+        last run (see ``failures``), then the checks of functions that use the changed functions.
+        Return True if all files are valid Python. Otherwise return False: no check can be run then.
         """
         program, self.errors = dict(self.program), {}
         for name in course().files:
