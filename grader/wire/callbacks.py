@@ -1,4 +1,4 @@
-"""Answers the calls of the functions that the judge gives to a student's function.
+"""Answers a rank when it calls a function that the judge has given to the student's function.
 
 Examples of such functions are a probe, the clock and the operation of a stopwatch, and the runs of
 a sweep. If the hub carries the ranks' messages, the hub also answers these calls, outside of the
@@ -90,7 +90,7 @@ class CallOptions:
         )
 
     def use(self, name: str) -> Any:
-        """Look up ``name``, use the object that it belongs to, and return the result, a JSON value.
+        """Return the answer to a call that the rank names ``name``. The answer is a JSON value.
 
         Raises LookupError if the rank asks for a run after it has got all runs of the check.
         """

@@ -58,8 +58,8 @@ WAIT = b"W"  # all threads of the rank wait from now on; the frame names what ea
 AWAIT = b"B"
 ANSWER = b"A"  # the result of an operation, of a request to the store, or of a USE
 
-# The operations of ranks are carried by the hub, or by gloo. On GPUs, nccl takes the place of gloo.
-# If the network is ``strict``, the hub carries the operations, and enforces nccl's order.
+# The hub or gloo carries the operations of ranks. On GPUs, nccl takes the place of gloo. If the
+# network is ``strict``, the hub carries the operations, and enforces nccl's order.
 NETWORKS = GLOO, HUB, STRICT = "gloo", "hub", "strict"
 HUBS = HUB, STRICT
 # A WAIT names what each thread waits for: the number of an operation, or one of these words.

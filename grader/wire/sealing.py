@@ -25,7 +25,10 @@ class Stream:
         self.bits = np.random.Philox(key=[key, number])
 
     def next(self, count: int) -> np.ndarray:
-        """Return the next bytes, as uint8. Each ``count`` except the last is a multiple of 8."""
+        """Return the next ``count`` bytes, as uint8.
+
+        Only in the last call may ``count`` be no multiple of 8.
+        """
         return self.bits.random_raw(-(-count // 8)).view(np.uint8)[:count]
 
 

@@ -7,12 +7,13 @@ key is the kind of the message. There is one exception: to end the world, the ju
 """
 
 # Judge → supervisor
-# How many moves (see ``Hub.moves``) were there until now?
+# Asks how many moves there were until now: see ``Hub.moves``.
 MOVES_ASKED = {"asks": "moves"}
-# The ranks are idle. How many results of slow all-gathers, and how many withheld messages, does the
-# hub give them now? See ``hub.Hub.give_to_idle``.
+# Says that the ranks are idle. Asks how many results of slow all-gathers, and how many withheld
+# messages, the hub gives them now: see ``hub.Hub.give_to_idle``.
 RESULTS_ASKED = {"asks": "results"}
-# May the ranks go on with the calls of another check? ``request`` is the request for this check.
+# Asks whether the ranks may go on with the calls of another check. The message also has the key
+# ``request``, whose value is the request for this check.
 NEXT_CHECK = "next check"
 
 # Supervisor → judge. Each comment describes the value of the key. If a message has other keys, too,
