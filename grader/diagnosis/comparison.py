@@ -37,7 +37,7 @@ def rounding(dtype: Any) -> Tolerance:
 
     The expected values are computed in float64, and terms may be summed in any order. A sum of K
     products has an error of about √K units in the last place. A few layers increase this error. The
-    tolerance is 2000 units (2e−4 in float32). This is well above the error, and far below the
+    tolerance is 2000 units (2.4e−4 in float32). This is well above the error, and far below the
     effect of any real mistake.
     """
     unit = float(np.finfo(dtype).eps)
