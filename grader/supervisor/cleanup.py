@@ -1,4 +1,4 @@
-"""Removes shared memory that ranks left behind, and files in folders of all users."""
+"""Removes what ranks left behind: shared memory, and files in folders open to all users."""
 
 import contextlib
 import ctypes
@@ -31,7 +31,10 @@ def clean_up(users: set[int], pids: set[int], began: float, files: bool) -> None
 
 
 def remove_files(users: set[int]) -> None:
-    """Remove files and folders of these users that are directly in one of ``FOR_ALL``."""
+    """Remove the files and folders of these users in ``FOR_ALL``, the folders open to all users.
+
+    Only entries directly in these folders are examined.
+    """
     for folder in FOR_ALL:
         try:
             with os.scandir(folder) as entries:

@@ -42,7 +42,7 @@ def wakeup() -> int:
 
 
 def signals(wake: int) -> bytes:
-    """Return the signals that arrived since the last call; each byte is the number of one signal.
+    """Return the signals that arrived since the last call. Each byte is a signal's number.
 
     ``wake`` is a descriptor from ``wakeup``.
     """

@@ -46,12 +46,13 @@ class RankProcesses:
     def resident(self, rank: int, with_mapped: bool = True, with_peak: bool = True) -> MemoryUsage:
         """Return the memory of a rank, its processes and its files; zeros if it cannot be measured.
 
-        ``own`` counts no pages of mapped files. But ``own`` and ``most`` count all bytes of the
-        rank's own files, mapped or not. The mapped pages of these files are subtracted from
-        ``mapped`` and ``most``. So nothing counts twice. Processes that have lost their parent
-        count for every rank, because nobody can tell which rank has started them. If
-        ``with_mapped`` is False, mapped memory counts only if the page tables show it: see
-        ``mappings``. If ``with_peak`` is False, only ``own`` is correct.
+        ``own``, ``mapped`` and ``most`` are the fields of the result. ``own`` counts no pages of
+        mapped files. But ``own`` and ``most`` count all bytes of the rank's own files, mapped or
+        not. The mapped pages of these files are subtracted from ``mapped`` and ``most``. So nothing
+        counts twice. A process that has lost its parent counts for every rank, because nobody can
+        tell which rank has started it. If ``with_mapped`` is False, mapped memory counts only if
+        the page tables show it: see ``mappings``. If ``with_peak`` is False, only ``own`` is
+        correct.
 
         Raises:
             FrameError: the rank hides files, so what it sends is not accepted.

@@ -1,8 +1,8 @@
 """Finds the files of a world or of a rank, and their sizes.
 
-These are the files in the folder of the world or rank, and files in shared memory. They also
-include pipes, sockets and files without a name that the processes have open or map. Student code
-runs during the search, so any file can vanish.
+These are the files in the folder of the world or rank, and files in shared memory. Pipes, sockets
+and files without a name also count, if a process has them open or maps them. Student code runs
+during the search, so any file can vanish.
 """
 
 import contextlib

@@ -35,8 +35,8 @@ class MemoryAndFileLimits:
     def __init__(self, request: WorldRequest, room: int, group: Group | None = None) -> None:
         """Record how much memory this process uses now. Set the limits that the request asks for.
 
-        ``room`` is how many ranks the world may have; ``request.size`` of them are started first.
-        This process is in ``group``, if there is one.
+        ``room`` is how many ranks the world may have. ``request.size`` of them are started first.
+        ``group`` is the control group that this process is in, if there is one.
         """
         self.folder, self.group = request.folder, group
         self.device = request.device
