@@ -85,9 +85,10 @@ def _top(directory: Path) -> Path:
 def places(directory: Path) -> list[Path]:
     """Return the folders in a directory that have listed files. The grader reads the first folder.
 
-    Look at MAX_DEPTH levels below the directory, but at no further level after MAX_FOLDERS folders.
-    Stop one level below the first folder that has listed files. This level is read because it may
-    contain a ``handout/`` that also has listed files. Then a warning names this ``handout/``.
+    Search MAX_DEPTH levels below the directory. Begin no further level after MAX_FOLDERS folders.
+    Also stop one level below the first folder that has listed files. This level is searched because
+    it may contain a ``handout/`` that also has listed files. Then a warning names this
+    ``handout/``.
     """
     found: list[Path] = []
     level, seen, is_last = [directory], 0, False
