@@ -228,7 +228,7 @@ def _check(record: Record) -> Html:
 
 
 def _ran(record: Record) -> Html | None:
-    """Return a line on a check's runs: their number, ranks and time.
+    """Return a line that says how often a check ran, on how many ranks, and for how long.
 
     Return None if no rank started.
     """

@@ -199,7 +199,7 @@ def standing(span: Span) -> str:
 
 
 def described(span: Span) -> str:
-    """Return a span in words: the tooltip of its bar."""
+    """Return the text of the tooltip of a span's bar."""
     lasted = "not ended" if span.end is None else f"{(span.end - span.begin) * 1e3:.2f} ms"
     under_way = (
         ", in the background while the program goes on"
@@ -214,7 +214,10 @@ def described(span: Span) -> str:
 
 
 def work(span: Span) -> str:
-    """Return what a span's colour means: a pass, late, barrier, or the span's kind."""
+    """Return the kind of work that a span's colour shows.
+
+    This is the kind of a pass, ``LATE``, ``BARRIER``, or otherwise the span's own kind.
+    """
     word = span.label.partition(" ")[0]
     if (
         span.kind == COMMUNICATING
@@ -251,9 +254,10 @@ def _bar(span: Span, top: float, height: float, scale: float, until: float) -> s
 def _compact(
     spans: Sequence[Span], top: float, height: float, scale: float, until: float
 ) -> list[str]:
-    """Return a lane as one thick line for each colour, drawn over a rectangle that means waiting.
+    """Return the elements of one lane: a thick line for each colour, over one rectangle.
 
-    A span that has not ended gets a bar of its own.
+    The rectangle has the colour of waiting, and can be seen where there is no line. A span that has
+    not ended gets a bar of its own.
     """
     ended = [(span, span.end) for span in spans if span.end is not None]
     parts = [_bar(span, top, height, scale, until) for span in spans if span.end is None]

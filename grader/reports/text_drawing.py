@@ -114,10 +114,11 @@ def _chosen(lanes: list) -> list:
 def _lane(
     own: Sequence[Span], note: str, width: int, room: int, until: float, numbered: bool
 ) -> list[Text]:
-    """Return the lines of one rank: its program with ``note`` beside it, then further lines.
+    """Return the lines of one rank. The first line is its program, with ``note`` beside it.
 
-    The further lines are there only if they have something to show: when a stopwatch ran, which
-    communications were under way while the program went on, and where the rank waits for ever.
+    Further lines follow only if they have something to show: when a stopwatch ran, when
+    communications were under way while the program did other work, and where the rank waits for
+    ever.
     """
     program, timed = [s for s in own if not s.background], [s for s in own if s.kind == TIMED]
     background = [s for s in own if s.background and s.kind != TIMED]

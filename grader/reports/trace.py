@@ -81,10 +81,10 @@ def _slice(span: Span, process: int, thread: int) -> dict:
 def _flows(picture: Picture, at: dict[int, dict], process: int) -> list[dict]:
     """Return the arrows from sends to their receives.
 
-    An arrow is two events of the trace: its start and its end. Sends and receives are matched by
-    counting. So if some of them have no span, return []. If a rank has a receive that names no
-    source, counting does not tell which message each of its receives took. Draw no arrow for the
-    messages that such a receive may have taken.
+    An arrow is two events of the trace: its start and its end. The first send from one rank to
+    another matches the first receive there, and so on. So if some of them have no span, return [].
+    If a rank has a receive that names no source, nobody can tell which message each of its receives
+    took. Draw no arrow for the messages that such a receive may have taken.
     """
     if picture.lacks_messages:
         return []
