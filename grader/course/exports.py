@@ -34,8 +34,9 @@ from grader.course.submissions import Found, Student, Submission
 from grader.course.unpacking import CannotRead, unpack
 from grader.intake.found_files import has_listed_files
 
-# A student's name can contain numbers, too. The first two numbers in a row are taken as the numbers
-# of the user and of the file. The doubts mention names that can be read in two ways.
+# A student's name can contain numbers, too. The first two numbers that follow each other are taken
+# as the numbers of the user and of the file. ``Export.doubts`` mentions names that can be read in
+# two ways.
 CANVAS = re.compile(r"(?P<name>.+?)(?P<late>_LATE)?_(?P<user>\d+)_\d+_(?P<file>.+)")
 ATTEMPT = re.compile(r"(.+?)-(\d+)(\.[A-Za-z]+)")  # on Canvas, ring-2.py is the third attempt
 # The file's name, which the student has chosen, comes last. It can contain a text such as

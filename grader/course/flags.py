@@ -72,7 +72,7 @@ def ambiguous_problems(
 
 
 def _mistakes(found: Sequence[MessageCluster]) -> dict[tuple[str, str], str]:
-    """Return a name for the mistake behind each failure, by submission and check.
+    """Return a dict from (submission id, check id) to a name of the mistake behind the failure.
 
     Two failures get the same name if they are in the same cluster and have the same evidence.
     """

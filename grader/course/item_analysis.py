@@ -26,7 +26,7 @@ Z = 1.645
 
 @dataclass(frozen=True)
 class Item:
-    """The numbers of one check, and the submissions that count for it.
+    """The statistics of one check, and the submissions that count for it.
 
     ``passed``, ``rest`` and ``other_parts`` have one entry for each submission that counts.
     ``members`` are the indices of these submissions in ``CourseOutcomes.graded``.
@@ -63,7 +63,7 @@ class Item:
 
 
 def items(course: CourseOutcomes) -> list[Item]:
-    """Return the numbers of every check, in the order of ``course.checks``."""
+    """Return the ``Item`` of every check, in the order of ``course.checks``."""
     took_part, passed = _tables(course)
     points = np.array([check.points for check in course.checks])
     got, possible = passed @ points, took_part @ points

@@ -18,11 +18,10 @@ class CannotRead(Exception):
 
 
 def unpack(archive_path: Path, into: Path) -> list[str]:
-    """Unpack the regular files of a zip into ``into``. Leave out files with paths outside of
-    this folder.
+    """Unpack the regular files of a zip into ``into``, and return the names of all other files.
 
-    Return the names of the files that were not unpacked, for this or another reason. Raise
-    CannotRead if nothing can be read, and OSError if the zip file cannot be opened.
+    A file whose path leads outside of ``into`` is not unpacked. Raise CannotRead if nothing can be
+    read, and OSError if the zip file cannot be opened.
     """
     try:
         with zipfile.ZipFile(archive_path) as archive:
