@@ -2,8 +2,8 @@
 
 If this process can make control groups, they limit processor time and memory. Otherwise
 ``taskset`` limits the command to a single core. If there is no ``taskset``, nothing is limited. The
-result says which limits were applied: a rehearsal without a memory limit does not show whether the
-memory is sufficient.
+result says which limits were applied, because a rehearsal without a memory limit does not show
+whether the memory is sufficient.
 """
 
 import os

@@ -54,7 +54,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision on one submission, and the facts that its results must store."""
+    """The decision whether a submission is graded, and the facts that its results must store."""
 
     past: list[Past] = field(default_factory=list)
     own: Past | None = None  # the entry of this submission in the list
@@ -142,8 +142,8 @@ def _concluded(limit: Limit, earlier: list[Earlier], told: list[Past]) -> list[P
     """Return for each earlier submission whether it was graded.
 
     If the autograder failed, the submission was not graded. Otherwise ``told`` decides. If ``told``
-    does not have the submission, the number of gradings before the submission decides. Submissions
-    that are still being graded are left out, unless ``told`` has them.
+    does not have the submission, it counts as graded unless the limit was used up before it.
+    Submissions that are still being graded are left out, unless ``told`` has them.
     """
     window, found = timedelta(hours=limit.hours), []
     graded_at: list[datetime] = []
@@ -166,10 +166,10 @@ def _concluded(limit: Limit, earlier: list[Earlier], told: list[Past]) -> list[P
 
 
 def _nearest(told: list[Past], time: datetime) -> Past | None:
-    """Return the past grading whose time is nearest to ``time``.
+    """Return the past submission whose time is nearest to ``time``.
 
-    Return None if the times differ by ``SAME`` or more. ``told`` has the past gradings, sorted by
-    time.
+    Return None if the times differ by ``SAME`` or more. ``told`` has the past submissions, sorted
+    by time.
     """
     at = bisect_left(told, time, key=lambda past: past.time)
     near = [past for past in told[max(0, at - 1) : at + 1] if abs(past.time - time) < SAME]

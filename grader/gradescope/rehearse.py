@@ -199,8 +199,8 @@ def _can_be_reached(index: str) -> bool:
 def _play(play: Play, root: Path) -> tuple[str, list[str], str]:
     """Run run_autograder on a submission.
 
-    Return a sentence that says what is wrong with the run ("" if nothing is wrong), a row of the
-    table, and a text about the limits that were applied.
+    Return a sentence that says what is wrong with the run, a row of the table, and a text about the
+    limits that were applied. The sentence is "" if nothing is wrong.
     """
     for folder in ("submission", "results"):
         removal.remove(root / folder)
