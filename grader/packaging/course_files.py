@@ -164,7 +164,7 @@ def _left_out(course: Course) -> tuple[str, ...]:
 
 
 def _adaptations(course: Course) -> dict[str, Callable[[str, str], str]]:
-    """Return functions that adapt files, by patterns for the files' names.
+    """Return a dict from patterns of file names to functions that adapt these files.
 
     Each function gets the name and the text of a file, and returns the adapted text.
     """
