@@ -88,7 +88,7 @@ class Passes:
 
     @cached_property
     def local(self):
-        """Return the gradients before averaging, [rank][pass][parameter]. None: no gradient."""
+        """Return the gradients before averaging, [rank][pass][parameter]; None if there is none."""
         return [[self._of_pass(rank, p) for p in self.passes] for rank in self.ranks]
 
     def _of_pass(self, rank, p):
@@ -106,7 +106,7 @@ class Passes:
 
     @cached_property
     def expected(self):
-        """Return the average gradients, [pass][parameter]. None: no rank has a gradient."""
+        """Return the average gradients, [pass][parameter]; None if no rank has a gradient."""
         found = []
         for p in self.passes:
             terms = [
@@ -268,9 +268,9 @@ def late(n):
 def one_ahead(n, passes, turn):
     """Return delays that hold each rank before one pass, until the next rank has ended this pass.
 
-    So the next rank has to run this pass before the held rank begins it. If a check tries all
-    values of ``turn`` from 0 to ``passes`` − 1, each rank has to run each pass ahead of another
-    rank. There must be at least two passes. Otherwise all ranks would wait for each other.
+    So the next rank has to run this pass before the held rank begins it. A check tries all values
+    of ``turn`` from 0 to ``passes`` − 1. Then each rank has to run each pass ahead of another rank.
+    There must be at least two passes. Otherwise all ranks would wait for each other.
     """
     return {
         rank: Delay(until=ENDED.format(p), on=(rank + 1) % n, at=BEGAN.format(p))
@@ -325,7 +325,7 @@ def _of_pass(known):
 
 
 def sent(run, rank, p=0):
-    """Return a rank's operations from the start of backward pass ``p`` to the next pass's start.
+    """Return a rank's operations between the start of backward pass ``p`` and of the next pass.
 
     Barriers are left out, because they send no data.
     """
@@ -339,8 +339,7 @@ def sent(run, rank, p=0):
 def sends_buckets(run, made, mistakes=None):
     """Fail unless the operations of every pass have the sizes of the buckets, in the same order.
 
-    If ``mistakes`` is given, fail only if one of these mistakes explains the bytes of the
-    operations.
+    If ``mistakes`` is given, ignore a difference that none of these mistakes explains.
     """
     due = bytes_of(made.buckets, made.sizes)
     passes = [(rank, p) for rank in made.ranks for p in made.passes]

@@ -6,10 +6,10 @@ from grader.reference import chunked
 from grader.reference.counting import counted
 
 MIB = 2**20
-# A measurement that is a little above its limit may be noise, so it is repeated. If a measurement
-# is far above its limit, the check fails immediately. Otherwise a submission that keeps tensors
-# only in some runs, drawn at random, could pass in a repeated measurement.
-# In one of these runs, the memory must be within the limit. In no run may it be far above it.
+# A measurement that is a little above its limit may be noise, so it is repeated. At most this many
+# measurements are made, and one of them must be within the limit. If a measurement is far above the
+# limit, the check fails immediately. Otherwise a submission that keeps tensors only in some runs,
+# drawn at random, could pass in a repeated measurement.
 MEMORY_RUNS = 3
 # A measurement is far above its limit if it exceeds the limit by this many messages. On a machine
 # with a load of 12 on 2 cores, right programs stayed at least 12 messages below the limit in a

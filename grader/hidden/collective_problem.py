@@ -1,4 +1,4 @@
-"""Makes the inputs of the checks of part 1, and judges what several functions promise.
+"""Makes the inputs of the checks of part 1, and judges rules that apply to several functions.
 
 Inputs are random integers, also in float tensors. The integers are so small that their sums and
 products have no rounding errors. So comparisons are exact. Only the averages of problem 1.1 are
@@ -27,13 +27,16 @@ def integers(rng, shape, dtype=np.float32, low=-50, high=50):
     return values.astype(dtype)
 
 
-# Layouts of tensors that are not contiguous. ALIKE is the same layout on all ranks, and MIXED is a
-# different layout on each rank.
+# Memory layouts of the ranks' tensors. With ALIKE, all ranks have the same layout, which is not
+# contiguous. With MIXED, each rank has a different layout.
 ALIKE, MIXED = "alike", "mixed"
 
 
 def laid_out(tensors, layout):
-    """Return the tensors, one for each rank, in a layout: ALIKE, MIXED, or contiguous if None."""
+    """Return an argument with one tensor for each rank, in this memory layout.
+
+    The layout is ALIKE, MIXED, or None. None leaves the tensors contiguous.
+    """
     if layout == MIXED:
         return mixed(*tensors)
     return per_rank(*(x if x is None or not layout else Strided(x) for x in tensors))

@@ -42,10 +42,10 @@ def late(n, to=0):
 def averages_own_gradients(run, weights, own_rows):
     """Fail if the ranks send too little to average their gradients, or much more than is needed.
 
-    ``own_rows`` are the rows of one rank, a tensor for each step. The upper limit is so high that
-    no right program exceeds it. (Another check judges the exact traffic.) But a program that
-    gathers large shards exceeds it. If the shards are too small for that, there is no upper limit
-    here: ``test_step_traffic`` judges shards of all sizes.
+    ``own_rows`` lists the rows of one rank in each step. The upper limit is so high that no right
+    program exceeds it. (Another check judges the exact traffic.) But a program that gathers large
+    shards exceeds it. Small shards are below the limit anyway, so there is no upper limit for them
+    here. ``test_step_traffic`` judges shards of all sizes.
     """
     n, size = run.report.size, len(own_rows) * sum(w.nbytes for w in weights)
     require_average(run, size)

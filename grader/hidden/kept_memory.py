@@ -1,7 +1,7 @@
 """Checks how much memory a shard keeps alive, according to the operating system.
 
-A rank's own report about its tensors is not enough: a tensor that shares memory with an array of
-NumPy does not show how large this array is.
+A rank's own report about its tensors is not enough, because a tensor that shares memory with an
+array of NumPy does not show how large this array is.
 """
 
 from grader.check.api import SETTLED, call, imports_note

@@ -103,9 +103,9 @@ class LargeAttention(SharedCalls):
     def hold_too_many(self, run, of_tiny, imported):
         """Return a pair for each rank that held too many tensors (T/n, d) when it communicated.
 
-        The first item of a pair is the quotient of the number of tensors and the limit. The second
-        item is a sentence. A rank exceeds the limits if it collects the keys of all ranks, or the
-        values. Memory for imports is not counted, up to the size of ``imported`` tensors.
+        The first item of a pair is the number of tensors divided by the limit. The second item is a
+        sentence. A rank that collects the keys of all ranks, or the values of all ranks, exceeds
+        the limit. Memory for imports is not counted, up to the size of ``imported`` tensors.
         """
         found, forward, backward = [], [], []
         imported *= self.shard_bytes

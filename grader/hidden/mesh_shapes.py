@@ -1,4 +1,4 @@
-"""The shapes of the meshes that the checks of part 7 use, and their names in messages."""
+"""Lists the shapes of the meshes that the checks of part 7 use, and names them for messages."""
 
 # One rank, one row, one column, a square, a wide mesh and a tall mesh, on up to 6 ranks.
 SHAPES = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 2), (1, 4), (4, 1), (2, 3), (3, 2))

@@ -11,11 +11,11 @@ FEW, MANY = 4, 12  # micro-batches
 
 
 def deal_stages(rng):
-    """Return three numbers of stages: 4, and then 2 and 3 in a drawn order.
+    """Return three stage counts: 4, and then 2 and 3 in a drawn order.
 
-    A check of memory tries all three. With the first two, the meter counts tensors. With the third,
-    the system measures the process. The tensors of this measurement are large, so four stages would
-    need more memory than a small container has.
+    A check of memory tries all three. With the first two counts, the meter counts tensors. With the
+    third count, the system measures the process. The tensors of this measurement are large, so four
+    stages would need more memory than a small container has.
     """
     return [4, *rng.permutation([2, 3]).tolist()]
 
@@ -48,9 +48,9 @@ def memory(world, rng, n, *makers, many=MANY):
 def growth(runs, rank, maker):
     """Return the growth of the bytes alive with each further micro-batch, and a sentence.
 
-    A schedule of FEW micro-batches is compared with one of MANY. For 1F1B, compare the largest
-    numbers of bytes alive at any time. For GPipe, compare the bytes alive in the last backward
-    pass. The sentence names these numbers.
+    A run with FEW micro-batches is compared with a run with MANY. For 1F1B, this compares the
+    maxima of the bytes alive. For GPipe, it compares the bytes alive in the last backward pass. The
+    sentence names both numbers of bytes.
     """
     alive = [[e.alive for e in run.ledger(rank) if e.kind == PRODUCT] or [0] for run, _ in runs]
     first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
@@ -196,7 +196,8 @@ MOST, MOST_MEASURED = 60, 120
 # The number of messages under way may differ by this much between two moments. On a busy machine, a
 # thread that waits for the end of sends may be late.
 UNDER_WAY, UNDER_WAY_MEASURED = 5, 12
-# Two parts of a run, as fractions of its length, without its warm-up and its cool-down.
+# An early and a late part of a run, as fractions of its length. Both parts leave out the warm-up
+# and the cool-down.
 EARLY, LATE = (0.2, 0.4), (0.7, 0.9)
 MADE_AT_FIRST = (
     "Does your code allocate memory for all micro-batches at the start, for example for all"
@@ -243,8 +244,8 @@ def growth_outside_of_tensors(world, rng, n):
     """Run 1F1B. Return the run, and a sentence if the memory of a rank's process grows in it.
 
     The system measures the whole process, including memory that the meter does not see. The
-    arguments are not counted. A copy of the batch that is made at the beginning is not counted
-    either. The sentence is empty if the memory does not grow, or cannot be measured.
+    arguments, and a copy of the batch that is made at the beginning, are not counted. The sentence
+    is empty if the memory does not grow, or cannot be measured.
     """
     m = MOST_MEASURED
     p, x = of_repeated_rows(rng, n, m, copies=int(rng.integers(50, 55)), layers=1)

@@ -15,7 +15,7 @@ from grader.reference.counting import counted
 # The number of measurements before a check fails because of processor time.
 MEASUREMENTS = 3
 GRADIENTS = "the list of the weights' gradients"
-NO_COUNTS = (4, 0, -2, 100)  # numbers of micro-batches that a batch of 6 rows cannot have
+NO_COUNTS = (4, 0, -2, 100)  # a batch of 6 rows cannot be cut into so many micro-batches
 
 
 def late(n, receiver):
@@ -101,7 +101,7 @@ class PipelineProblem:
         return own, self.x if stage == 0 else None, self.batch_size, self.m
 
     def numbers(self, num_micro_batches):
-        """Return the numbers that the ValueError for wrong ``num_micro_batches`` must name."""
+        """Return the numbers that must be in the message if ``num_micro_batches`` is wrong."""
         return [str(num_micro_batches)] + ([str(self.batch_size)] if num_micro_batches > 0 else [])
 
     def forward(self, first=None, num_micro_batches=None, **options):
@@ -212,11 +212,11 @@ def require_messages(run, problem, counts, what):
 def require_flow(run, ranks, m, did, where, inner=None):
     """Fail if a rank has done more than i/m of its floating-point operations before its i-th send.
 
-    Each send has the result of one micro-batch. The failure message names the late send with
-    ``did`` and its number (counted from 0). ``where`` says to which stage the send goes. The meter
-    counts only the floating-point operations of products. If ``inner`` is given, only products of
-    this inner dimension are counted. The caller has to check that the meter has recorded the
-    products: see ``PipelineProblem.require_products``.
+    Each send has the result of one micro-batch. In the failure message, ``did`` and a number
+    (counted from 0) name the late send, and ``where`` says to which stage it goes. The meter counts
+    only the floating-point operations of products. If ``inner`` is given, only products of this
+    inner dimension are counted. The caller has to check that the meter has recorded the products:
+    see ``PipelineProblem.require_products``.
     """
     for rank in ranks:
         ledger = run.ledger(rank)
@@ -287,15 +287,14 @@ def run_at_even_pace(world, make, judge):
 
 
 def uneven_work(run, rank, what, first=1.0):
-    """Return a sentence unless a rank used about the same processor time before each of its sends.
+    """Return a sentence if the processor times before a rank's sends differ too much, else "".
 
     The rank should compute equally long before each send except the first. Before the first send,
     it should compute ``first`` times as long, so this time is divided by ``first``. Two fifths of
-    the average time are enough. More than 3.5 times the median time is too much: then the rank
-    computed something else before this send, such as the whole batch. ``run`` is a call on a
-    pipeline that ``large`` returned. Another call must precede this call, as a warm-up. The system
-    measures the time, because a submission might deceive the meter. If it cannot measure the time,
-    or if the work is even, return "".
+    the average time are enough. If a time is more than 3.5 times the median time, the rank computed
+    something else before this send, such as the whole batch. ``run`` is a call on a pipeline that
+    ``large`` returned. Another call must precede this call, as a warm-up. The system measures the
+    time, because a submission might deceive the meter. If it cannot measure the time, return "".
     """
     spent = run.spent(rank)
     if spent is None:
@@ -331,10 +330,10 @@ def require_work_between_waits(run, rank, sender, what, share):
     Rank ``sender`` computes before each send. Before ``rank`` waits for the next message, it has to
     use at least ``share`` of the processor time that ``sender`` usually uses before a send. One
     exception is allowed, so that a rank may receive one message ahead. ``what`` names the messages.
-    Call this after ``uneven_work`` for ``sender``. One thread may wait while another thread
-    computes: the rank gets a message only when none of its threads can go on, and at this moment
-    the other thread has already computed. The check passes if the system cannot measure the time.
-    It also passes if the rank polls for messages, because such a rank is never idle.
+    Call this after ``uneven_work`` for ``sender``. One thread of the rank may wait while another
+    thread computes. The rank gets a message only when none of its threads can go on, so the other
+    thread has already computed by then. The check passes if the system cannot measure the time. It
+    also passes if the rank polls for messages, because such a rank is never idle.
     """
     spent, waited = run.spent(sender), run.spent_before_waits(rank)
     if spent is None or len(waited) < 3:

@@ -1,4 +1,4 @@
-"""Builds problems of sequences and experts: each rank's arguments and right results."""
+"""Builds the problems for the checks of part 9, with each rank's arguments and right results."""
 
 from copy import copy
 from dataclasses import replace
@@ -74,7 +74,10 @@ class SharedCalls:
 
 
 class PairProblem(SharedCalls):
-    """A pair of weights and a sequence, drawn again while gelu is flat (see ``is_flat``)."""
+    """The two weights of a sequence-parallel pair, and a sequence.
+
+    All of them are drawn again while gelu is flat: see ``single_device.is_flat``.
+    """
 
     def __init__(self, rng, n, rows=3, width=4, hidden=2, dtype=np.float64, mixed=False):
         self.n, self.dtype, self.mixed = n, dtype, mixed
@@ -107,7 +110,7 @@ class PairProblem(SharedCalls):
         return scaled
 
     def forward_rests(self):
-        """Return a call in which the hub measures the memory kept after a forward pass."""
+        """Return a call in which the hub measures how much memory a forward pass has kept."""
         name = f"{MODULE}.sequence_parallel_forward"
         return call(name, driver="rests", weighs=SETTLED)
 
@@ -310,11 +313,11 @@ class ExpertProblem(SharedCalls):
         return array.astype(self.dtype).astype(np.float64)
 
     def _draw_tokens(self, rng, count, is_steered):
-        """Draw ``count`` tokens for which gelu is not flat and rounding cannot change the expert.
+        """Draw ``count`` suitable tokens. Return fewer if too few of the drawn tokens are suitable.
 
-        Return fewer tokens if too few of the drawn tokens are suitable. If ``is_steered`` is True,
-        the first number of each token is at least 1. So the gate's first row decides between
-        experts.
+        A token is suitable if gelu is not flat for it, and if rounding errors cannot change which
+        expert it chooses. If ``is_steered`` is True, the first number of each token is at least 1.
+        So the gate's first row decides between experts.
         """
         x = rng.standard_normal((3 * count, len(self.gate)))
         if is_steered:

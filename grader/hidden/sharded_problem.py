@@ -1,4 +1,4 @@
-"""Builds problems of sharded data parallelism: each rank's arguments and right results.
+"""Builds the problems for the checks of part 6, with each rank's arguments and right results.
 
 This module also has what the checks of problems 6.3 and 6.4 share.
 """
@@ -256,7 +256,10 @@ class ShardedProblem:
 
 
 def sharded_problems(rng, n):
-    """Return models of several sizes: with and without padding, of one layer, of one entry."""
+    """Return models of several sizes.
+
+    Some need padding, and others do not. One has a single layer with a single entry.
+    """
     return [
         ShardedProblem(rng, n),
         in_float32(rng, n),

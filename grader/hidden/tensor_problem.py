@@ -48,7 +48,7 @@ def tall(rng):
 
 
 def traffic_problems(rng, n, depths):
-    """Draw two problems whose bytes are counted.
+    """Draw two problems for a check that counts the bytes that ranks send.
 
     The second problem is in float32, because a rank must not send float32 as float64.
     """

@@ -17,14 +17,17 @@ from grader.hidden.chunked_problem import ChunkedProblem, ChunkProblem
 from grader.reference import better_schedules
 from grader.reference.counting import counted
 
-# A measurement that is a little above its limit may be noise, so it is repeated. If a measurement
-# is far above its limit, the check fails immediately.
-# In one of these runs, the time of B must be within the limit. In no run may it be far above it.
+# A measurement of B's time that is a little above its limit may be noise, so it is repeated. At
+# most this many measurements are made, and one of them must be within the limit. If a measurement
+# is far above the limit, the check fails immediately.
 MEASUREMENTS = 3
 
 
 def chunk_problems(rng):
-    """Return pairs: a chunk, and the index of its first tensor's layout (None: contiguous)."""
+    """Return pairs of a chunk and the index of its first tensor's layout.
+
+    If the index is None, all tensors of the chunk are contiguous.
+    """
     return [
         (ChunkProblem(rng), None),
         (ChunkProblem(rng, layers=1, rows=1, dtype=np.float32), 3),

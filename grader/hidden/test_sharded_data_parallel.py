@@ -13,7 +13,11 @@ from grader.reference import sharded
 
 
 def tensor_lists(rng, n):
-    """Return four lists of tensors: many shapes; no padding; only one entry; integers."""
+    """Return four lists of tensors.
+
+    The first list has many shapes. The second needs no padding. The third has only one entry. The
+    last has integers.
+    """
     return [
         [rng.standard_normal(shape) for shape in ((2, 3), (5,), (), (2, 1, 2), (3, 3))],
         [rng.standard_normal((n, 2)).astype(np.float32), rng.standard_normal(n).astype(np.float32)],

@@ -67,7 +67,8 @@ def test_sharded_traffic(world, rng):
     layer twice (for the last layer, one gather is enough)
     """
     for n in (2, 3, 4):
-        # The rows of a rank have more bytes than a layer: activations must stay where they are.
+        # The rows of a rank have more bytes than a layer. So a rank that sends activations exceeds
+        # the limit.
         p, narrow = ShardedProblem(rng, n, layers=5, width=31, rows=64), in_float32(rng, n)
         run, of_narrow = world(n, p.step(), narrow.step())
         p.has_gradients(run)

@@ -28,7 +28,11 @@ def drawn(rng, n):
 
 
 def zero_problems(rng, n):
-    """Return problems: many shapes, float32 and the default lr, few entries, drawn shapes."""
+    """Return four problems.
+
+    The first has many shapes. The second has float32 and the default lr. The third has few entries.
+    The last has drawn shapes.
+    """
     shapes = ((3, 4), (5,), (), (2, 1, 3))
     return [
         ZeroProblem(rng, n, shapes, layouts=True),
