@@ -18,10 +18,10 @@ AHEAD = 2  # the shown entries begin this many entries before the first wrong en
 class Tolerance:
     """The error that an entry may have, and the reason why this error is allowed.
 
-    The error may be at most ``relative`` × m, where m is the larger of two numbers: the largest
-    magnitude in the expected tensor, and ``small`` times the largest magnitude in all expected
-    tensors that are compared together. ``small`` is for tensors whose terms cancel when they are
-    summed. The entries of such a tensor are small, but have the rounding errors of large terms.
+    The error may be at most ``relative`` × m. Usually m is the largest magnitude in the expected
+    tensor. But m is never less than ``small`` times the largest magnitude in all expected tensors
+    that are compared together. ``small`` is for tensors whose terms cancel when they are summed.
+    The entries of such a tensor are small, but have the rounding errors of large terms.
     """
 
     relative: float

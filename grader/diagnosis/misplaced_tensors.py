@@ -68,7 +68,7 @@ def one_block(got: np.ndarray, expected: np.ndarray, context: Context) -> str | 
 def another_place(got: np.ndarray, expected: np.ndarray, context: Context) -> str | None:
     """Return a sentence if ``got`` belongs at another place in this rank's result.
 
-    Single numbers of a long list are left out: two of them may be equal by chance.
+    Return None for a single number of a long list, because two such numbers may be equal by chance.
     """
     if got.size == 1 and len(context.elsewhere) > 2:
         return None

@@ -55,9 +55,12 @@ def only_waited(ranks: list[int], on: str = "") -> str:
 def awaited(report: WorldReport, call: int, rank: RankReport) -> set[int] | None:
     """Return the ranks that a rank waited for when the world failed; None if it did not wait.
 
-    A rank waited in three cases: one of its operations is open, other ranks did not make a group
-    that this rank made, or this rank raised an exception that only says that another rank has gone.
-    Such an exception does not say which rank has gone, so in the third case the set may be empty.
+    A rank waited in three cases:
+
+    - One of its operations is open.
+    - Other ranks did not make a group that this rank made.
+    - The rank raised an exception that only says that another rank has gone. Such an exception does
+      not say which rank has gone, so the set may be empty.
     """
     outcome = rank.outcomes.get(call)
     if isinstance(outcome, Returned) or rank.held is not None or rank.refused:
