@@ -130,7 +130,7 @@ class Account:
 
 
 def account(replay: Replay) -> Account:
-    """Return the seconds of each kind of work. Every program must have come to its end."""
+    """Return the seconds of each kind of work. Every program of the replay must have ended."""
     n = len(replay.ranks)
     waits = [[(wait.begin, wait.end or wait.begin) for wait in rank.waits] for rank in replay.ranks]
     under_way = [replay.communicating(rank) for rank in range(n)]
