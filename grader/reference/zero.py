@@ -162,8 +162,8 @@ def optimizer_mistakes(optimizer: Any, weights: list, n: int, after: Any) -> dic
 
     ``optimizer`` describes the rank's optimizer, and ``after`` are the weights that the rank has.
     The mistake is ``NO_STEP_MADE`` if the optimizer has parameters, but no state. It is
-    ``NOT_COPIED`` if the optimizer has made steps, but the weights are those of the beginning. It
-    is ``ALL_UPDATED`` if the state has as many entries as all weights, and more than a shard.
+    ``NOT_COPIED`` if the optimizer has made steps, but the weights have not changed. It is
+    ``ALL_UPDATED`` if the state has as many entries as all weights, and more than a shard.
     Otherwise the dict is empty.
     """
     states = optimizer.get("state") if isinstance(optimizer, dict) else None
