@@ -1,4 +1,5 @@
 """Defines the kinds of the entries in a meter's ledger: see ``rank.meter.Meter``."""
 
-# A product of matrices, a send, and an operator of a loss, which is measured by its entries.
+# PRODUCT: a product of matrices. SEND: a send. ENTRIES: an operator that computes a loss, whose
+# amount is the number of entries.
 KINDS = PRODUCT, SEND, ENTRIES = "product", "send", "entries"

@@ -1,9 +1,9 @@
 """Removes files and folders that student code may have made.
 
 There may be folders of any depth, folders that may not be opened, links to anywhere, and entries
-that vanish during the removal. ``shutil.rmtree`` calls itself for each folder, and so raises
-RecursionError if a thousand folders are nested. Judges, the server and the supervisors use this
-module, so it needs the standard library only.
+that vanish during the removal. In many versions of Python, ``shutil.rmtree`` calls itself for each
+folder, and so raises RecursionError if a thousand folders are nested. Judges, the server and the
+supervisors use this module, so it needs the standard library only.
 """
 
 import contextlib

@@ -13,7 +13,7 @@ single rank: for ``REST_SECONDS`` of ``hub.awaited_receives``):
 
 If the system does not show what threads do, a world is idle if no frame came for
 ``IDLE_SECONDS_BLIND``. If a world is idle, the judge requests the Python stacks of the ranks that
-have not ended: ``stack_frames.py`` says what a stack shows, and ``progress_judge.py`` when the
+have not ended. ``stack_frames.py`` says what a stack shows. ``progress_judge.py`` says when the
 judge concludes that the ranks are stuck.
 """
 

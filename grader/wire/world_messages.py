@@ -29,8 +29,8 @@ MOVES = "moves"  # the answer to MOVES_ASKED, with what ``Matching.report`` retu
 GIVEN = "given"  # the answer to RESULTS_ASKED
 # Hub → judge
 STANDSTILL = "standstill"  # the held ranks; also ``frames``, and what ``Matching.report`` returns
-# in words, why the frames of ``rank`` are not accepted; with ``not_allowed``, this names what the
-# rank sent: see ``frames.NotAllowed``
+# in words, why the frames of ``rank`` are not accepted; if the message also has ``not_allowed``,
+# these words name what the rank sent (see ``frames.NotAllowed``)
 REFUSED = "refused"
 GROWN = "grown"  # rank, call, and the fields of a ``Growth``
 SPENT = "spent"  # rank, call, nanoseconds of processor time
