@@ -1,8 +1,8 @@
 """Turns drawings into a trace in Chrome's event format.
 
 https://ui.perfetto.dev and chrome://tracing open such traces. A drawing becomes a process of the
-trace. Each rank's program becomes a thread. The threads below a program show what went on beside
-the program: communications in the background, and the times that a stopwatch measured. Times are in
+trace. Each rank's program becomes a thread. The threads below it show what happened at the same
+time: communications in the background, and the times that a stopwatch measured. Times are in
 microseconds. [Trace Event Format, Google, 2016]
 """
 
