@@ -11,7 +11,7 @@ from grader.course.item_analysis import SHARE, Item, at_most
 from grader.course.message_clusters import MessageCluster
 from grader.course.outcomes import CourseOutcomes
 
-FEWEST_SUBMISSIONS = 10  # if there are fewer submissions, no check is flagged
+FEWEST_SUBMISSIONS = 10  # a check for which fewer submissions count is not flagged
 # A check is easy if at least the share EASY of submissions passes it. It is hard if at most the
 # share HARD passes it.
 EASY, HARD = 0.95, 0.05
@@ -22,10 +22,10 @@ STRONG_FAIL = 0.1
 # way.
 FAIL_OR_PASS = 5
 LOW = 0.1  # a correlation below this number is low for any check
-# A check is flagged as ambiguous only if many submissions fail it in the same way: at least the
-# share SPLIT of the strongest submissions, or the share MAJORITY of all submissions that count for
-# the check (see item_analysis.py). Of all failures of these submissions, at least the share ALIKE
-# must be of this kind.
+# A check is flagged as ambiguous only if many submissions fail it in the same way. These must be at
+# least the share SPLIT of the strongest submissions, or the share MAJORITY of all submissions that
+# count for the check (see item_analysis.py). Of all failures of these submissions, at least the
+# share ALIKE must be of this kind.
 SPLIT = 0.25
 ALIKE = 0.75
 MAJORITY = 0.5

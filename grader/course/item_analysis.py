@@ -3,9 +3,10 @@
 A submission counts for a check if it passed or failed this check, and also passed or failed at
 least one other check that is worth points. If a submission still has the stub of a function, the
 checks of this function are ignored for this submission. The *rest* of a submission says how well it
-did in all other checks that it passed or failed: the points that it got in these checks, divided by
-the points of these checks. One misunderstanding can make several checks of a part fail. So there is
-also a rest of *other parts*, which leaves out all checks of the same part.
+did in all other checks that it passed or failed. The rest is the points that it got in these
+checks, divided by the points that these checks are worth. One misunderstanding can make several
+checks of a part fail. So there is also a rest of *other parts*, which leaves out all checks of the
+same part.
 
 ``discrimination`` and ``point_biserial`` accept numpy arrays with an entry for each submission.
 If the result is not defined, they return None.
