@@ -1,11 +1,11 @@
 """Writes the text that Autolab reads from an autograder's standard output.
 
-The last line is a JSON object, the autoresult: ``scores`` maps each problem of the assessment on
-Autolab to points, and ``scoreboard`` lists the values of the scoreboard's columns (Autolab, "Guide
-for Lab Authors" and "Scoreboards"). The line before the autoresult can be another JSON object.
-There, ``_presentation`` is ``semantic``, and the object lists stages. Each stage maps the names of
-tests to ``passed`` and ``hint`` (Autolab, "Formatted Feedback"). Students see all earlier lines
-unchanged.
+The last line is a JSON object, the autoresult. Its ``scores`` maps each problem of the assessment
+on Autolab to points, and its ``scoreboard`` lists the values of the scoreboard's columns (Autolab,
+"Guide for Lab Authors" and "Scoreboards"). The line before the autoresult can be another JSON
+object. Its ``_presentation`` is ``semantic``, and its ``stages`` lists the names of stages. Each
+stage maps the names of tests to ``passed`` and ``hint`` (Autolab, "Formatted Feedback"). Students
+see all earlier lines unchanged.
 
 Before Autolab parses the autoresult, it puts quotes around each word in front of a colon. So no
 name in the autoresult may contain a colon.
