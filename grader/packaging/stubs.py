@@ -38,9 +38,9 @@ RETURNED_TUPLE = re.compile(r"^Returns:\s+``\((\w+(?:, \w+)+)\)``", re.MULTILINE
 def stub(solution: str) -> str:
     """Return the text of the stub.
 
-    Raise ValueError if the markers do not pair up, if a comment looks like a marker but is none, or
-    if a problem's function, or a method of its class, does not raise NotImplementedError in the
-    stub.
+    Raise ValueError if the markers do not pair up, or if a comment looks like a marker but is none.
+    Also raise ValueError if the stub of a problem's function, or of a method of its class, does not
+    raise NotImplementedError.
     """
     kept, inside = [], None
     for line in solution.splitlines():
