@@ -57,11 +57,10 @@ def traffic_problems(rng, n, depths):
 
 
 def deal_layers(rng):
-    """Return a dict from each world size, 2 to 4, to a pair of numbers of layers.
+    """Return a dict from each world size, 2 to 4, to two layer counts (depths of the model).
 
-    The six numbers are 2 to 7, in a drawn order. A program may give a number of layers or a world
-    size special treatment. So a check tries each number of layers on one world size, and each world
-    size with two numbers of layers.
+    The six depths are 2 to 7, in a drawn order. A program may give a depth or a world size special
+    treatment. So a check tries each depth on one world size, and each world size with two depths.
     """
     return dict(zip((2, 3, 4), rng.permutation([2, 3, 4, 5, 6, 7]).reshape(3, 2).tolist()))
 

@@ -288,7 +288,7 @@ def balanced_experts(rng, n, each=4, width=32):
 
 
 def require_few_products(run, p, name, times):
-    """Fail if a rank computes tokens with other experts than theirs.
+    """Fail if a rank also multiplies tokens by experts that these tokens did not choose.
 
     ``times`` is 1 for the forward pass. It is 2 for the backward pass, because each product has two
     gradients there. A rank may compute twice as much as needed, because a right program may repeat

@@ -108,7 +108,7 @@ STILL_BUSY = (
 
 
 def _with_warm_up(rng):
-    """Return the numbers of warm-up calls of two runs: 0, and a number drawn from 1 to 3."""
+    """Return how many warm-up calls each of two runs makes: 0, and a number drawn from 1 to 3."""
     return 0, int(rng.integers(1, 4))
 
 
