@@ -56,7 +56,9 @@ FUNCTIONAL = {
     "broadcast": "broadcast",
     "isend": "send",
     "irecv": "recv",
+    "shard_dim_alltoall": "all_to_all",  # in the namespace _dtensor
 }
+NAMESPACES = ("c10d", "_c10d_functional", "_dtensor")
 
 
 class Recorder(TorchDispatchMode):
@@ -96,7 +98,7 @@ class Recorder(TorchDispatchMode):
                     arguments,
                 )
             return
-        name = name.removesuffix("_out").removesuffix("_").removesuffix("_coalesced")
+        name = functional_name(name)
         if name == "batch_p2p_ops":
             parts = zip(
                 *(arguments[key] for key in ("op_list", "peer_list", "tag_list", "tensors"))
@@ -163,11 +165,19 @@ class Recorder(TorchDispatchMode):
         return None, None
 
 
+def functional_name(name: str) -> str:
+    """Return an operator's name without the endings of its variants.
+
+    ``all_reduce_``, ``all_reduce_coalesced`` and ``all_reduce_coalesced_`` become ``all_reduce``.
+    """
+    return name.removesuffix("_out").removesuffix("_").removesuffix("_coalesced")
+
+
 def _dispatch(
     self: Recorder, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None
 ) -> Any:
     kwargs = kwargs or {}
-    if operator.namespace in ("c10d", "_c10d_functional"):
+    if operator.namespace in NAMESPACES:
         names = [argument.name for argument in operator._schema.arguments]
         self.record(operator, {**dict(zip(names, args)), **kwargs})
         return operator(*args, **kwargs)
@@ -191,6 +201,9 @@ def _pieces(
     Return None if the arguments do not contain these numbers, or do not fit the tensors. In this
     case the backend itself raises an exception.
     """
+    if "shard_dim" in arguments:  # DTensor's all-to-all: all parts are equal
+        even = sent[0].numel() // n
+        return [[even] * n, [even] * n]
     if "input_split_sizes" not in arguments:  # lists of tensors, one for each rank
         fits = len(sent) == len(received) == n
         return [[x.numel() for x in sent], [x.numel() for x in received]] if fits else None

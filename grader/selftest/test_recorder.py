@@ -9,8 +9,10 @@ import textwrap
 
 import numpy as np
 import pytest
+import torch
 
 from grader.check.api import call
+from grader.rank.recorder import C10D, FUNCTIONAL, NAMESPACES, functional_name
 
 pytestmark = pytest.mark.usefixtures("on_gloo")  # the hub knows of itself what is communicated
 X = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], np.float32)
@@ -22,6 +24,14 @@ def broken(x):
 {body}
     return None
 """
+
+# Operators that take a process group and that the recorder does not record. Namespaces end in ::
+NOT_RECORDED = {
+    "c10d::check_for_nan": "it looks at a tensor, and sends nothing",
+    "_c10d_functional::wait_tensor": "it waits for an operation that is recorded",
+    "_c10d_functional_autograd::": "each calls its namesake in _c10d_functional",
+    "symm_mem::": "they need GPUs, and results on GPUs give no points",
+}
 
 
 def recorded(submit, body: str, size: int = 2) -> list[list]:
@@ -246,11 +256,15 @@ def test_an_all_to_all_of_rows_is_recorded_in_elements(submit):
         dist.all_to_all_single(torch.empty(3, 2), rows, sizes, sizes)  # here
         funcol.all_to_all_single(rows, sizes, sizes, dist.group.WORLD).wait()  # here
         dist.all_to_all([torch.empty(2), torch.empty(2)], [x[:2], x[2:4]])  # here
+        name = dist.group.WORLD.group_name
+        torch.ops._dtensor.shard_dim_alltoall(rows, 0, 1, name)  # here
         """,
     )
     check(first[0], sent=[2, 4], received=[2, 4])
     check(first[1], sent=[2, 4], received=[2, 4])
     check(first[2], sent=[2, 2], received=[2, 2])
+    check(first[3], **{**WORLD, "kind": "all_to_all", "sent": [3, 3], "received": [3, 3]})
+    assert len(first) == 4
 
 
 # ——— sends and receives
@@ -486,3 +500,43 @@ def test_rare_functional_operators_are_recorded(submit, line, kinds):
         """,
     )
     assert [[operation.kind for operation in trail] for trail in trails] == kinds
+
+
+# ——— the operators of the installed torch
+
+
+def communicating() -> dict[str, set[str]]:
+    """Return the arguments of each operator that communicates, or may do so."""
+    operators = {
+        schema.name: {argument.name for argument in schema.arguments}
+        for schema in torch._C._jit_get_all_schemas()
+    }
+    return {
+        name: arguments
+        for name, arguments in operators.items()
+        if name.startswith(("c10d::", "_c10d_functional"))
+        or arguments & {"process_group", "group_name"}
+    }
+
+
+def is_recorded(name: str) -> bool:
+    namespace, name = name.split("::")
+    if namespace == "c10d":
+        return name in C10D
+    return namespace in NAMESPACES and functional_name(name) in {*FUNCTIONAL, "batch_p2p_ops"}
+
+
+def test_recorder_knows_every_operator_of_torch_that_communicates():
+    """A new torch may have new ones. Add them to the recorder, or here with a reason."""
+    names = communicating()
+    assert "c10d::allreduce_" in names
+    for name in names:
+        namespace = name.partition("::")[0] + "::"
+        assert is_recorded(name) or {name, namespace} & NOT_RECORDED.keys(), name
+
+
+def test_recorder_reads_arguments_that_the_operators_have():
+    operators = communicating()
+    for name, (_, sent, received) in C10D.items():
+        needed = {"process_group", sent, received} - {None}
+        assert needed <= operators[f"c10d::{name}"], name
