@@ -28,6 +28,7 @@ from grader.world import stack_frames
 from grader.world.report import IN_ALL_CALLS, Ending, Raised, RankReport, Returned, WorldReport
 
 DEADLOCK = "Deadlock: no rank can go on."
+NCCL_DEADLOCK = "Deadlock: nccl runs a rank's operations in order, so no rank can go on."
 ASK = (
     "Find out: do the ranks disagree about which operation comes next? Does a rank wait for a rank"
     " that has returned?\n"
@@ -152,10 +153,7 @@ def _deadlock(report: WorldReport, waiting: list[Waiting], call: int) -> Diagnos
     standing = _standing(report, waiting, call)
     if held_back := _held_back(report, waiting):
         why = [Line(STILL)] if held_back[-1].kind == LIKELY else _why(report, waiting, call)
-        return Diagnosis(
-            "Deadlock: nccl runs a rank's operations in order, so no rank can go on.",
-            [*standing, *held_back, *why],
-        )
+        return Diagnosis(NCCL_DEADLOCK, [*standing, *held_back, *why])
     if not waiting and (unfit := _unanswered(report)):
         return Diagnosis(DEADLOCK, [*standing, *unfit, Line(STILL)])
     # A match may be a guess. Then an operation may wait although ``waiting`` is empty.

@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from grader.diagnosis import root_cause
 from grader.selftest.grading import ROOT
 from grader.selftest.watching import DEADLOCK, RIGHT, WRONG, Watching, arguments, unpack_copy
 
@@ -63,7 +64,7 @@ def seconds_from_saving(copy: Path) -> dict[str, list[float]]:
     kinds = {
         "right": (RIGHT, "1.6 .*: passed"),
         "wrong": (WRONG, "1.6 .*: failed"),
-        "a deadlock": (DEADLOCK, "Deadlock: no rank can go on"),
+        "a deadlock": (DEADLOCK, root_cause.DEADLOCK),
     }
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     watch = Watching(copy)

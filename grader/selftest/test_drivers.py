@@ -13,6 +13,7 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from grader.check.api import CheckFailed, RequiresGrad, call, draw
+from grader.diagnosis.root_cause import DEADLOCK
 from grader.rank import drivers
 from grader.rank.drivers.data_parallel import Scaled
 from grader.rank.drivers.mark import Probe
@@ -479,10 +480,7 @@ def test_a_work_that_is_waited_for_twice_is_told(submit):
         run.values()
     assert run.report.ending == "stuck"
     message = str(caught.value)
-    assert (
-        "Deadlock: no rank can go on." in message
-        and "rank 0 waits at collectives.py:11:  work.wait()" in message
-    )
+    assert DEADLOCK in message and "rank 0 waits at collectives.py:11:  work.wait()" in message
     assert "Likely: rank 0 called wait() twice on the same send or receive." in message
 
 

@@ -31,6 +31,7 @@ from grader.diagnosis.finding import (
     RankSummary,
     Step,
 )
+from grader.diagnosis.root_cause import DEADLOCK
 from grader.diagnosis.spans import WAITING, Span
 from grader.reports import page, results_json, terminal
 from grader.reports.markup import tag, text
@@ -436,7 +437,7 @@ def test_the_evidence_of_a_deadlock_says_where_each_rank_stands(submit):
         "    return x"
     )
     found = evidence(world, 2, [1.0, 2.0])
-    assert found.headline == "Deadlock: no rank can go on."
+    assert found.headline == DEADLOCK
     assert found.ranks[0].fate.startswith("returned a tensor") and found.ranks[0].printed == ("hi",)
     assert found.ranks[1].fate.startswith(
         "waits at collectives.py:7:  if dist.get_rank(): dist.recv(x, 0)"

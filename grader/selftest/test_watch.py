@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from grader.diagnosis import root_cause
 from grader.selftest.test_killed import of_run
 from grader.selftest.watching import (
     DEADLOCK,
@@ -62,7 +63,7 @@ def test_five_edits(watching):
     wrong = "\n".join(watch.until(ENDED))
     assert re.search(r"1\.6 .*: failed", wrong) and "expected" in wrong
     watch.save(DEADLOCK)
-    assert "Deadlock: no rank can go on." in "\n".join(watch.until(ENDED))
+    assert root_cause.DEADLOCK in "\n".join(watch.until(ENDED))
     watch.save(NO_PYTHON)
     (told,) = watch.until("Nothing is run")
     assert re.search(r"collectives\.py, line \d+: expected ':': if n == 1$", told)

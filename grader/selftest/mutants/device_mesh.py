@@ -2,6 +2,7 @@
 
 from textwrap import indent
 
+from grader.diagnosis.root_cause import NCCL_DEADLOCK
 from grader.selftest.mutants.mutant import Mutant, in_old_memory
 
 COORDINATES = {"public coordinates", "hidden coordinates"}
@@ -555,7 +556,7 @@ _MADE: list = []
     return (gradient + theirs) / 2
 """),
         {"hidden step_in_strict_order"},
-        "Deadlock: nccl runs a rank's operations in order",
+        NCCL_DEADLOCK,
     ),
     mutant(
         "the loss is averaged over the column",

@@ -1,5 +1,6 @@
 """Part 5 · Pipeline parallelism: wrong submissions."""
 
+from grader.diagnosis.root_cause import DEADLOCK
 from grader.selftest.mutants.mutant import Mutant
 
 BACKWARD = {"public backward", "hidden backward", "hidden backward_flows", "hidden backward_twice"}
@@ -1187,7 +1188,7 @@ MUTANTS = [
                 grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
 """,
         {"hidden run_other_legal_schedules", "public run_schedule"},
-        "Deadlock: no rank can go on.",
+        DEADLOCK,
     ),
     Mutant(
         "all activations are received at the beginning",
@@ -1207,7 +1208,7 @@ MUTANTS = [
             x_i = x[i * rows : (i + 1) * rows]
 """,
         RUN | {"hidden own_timeline"},
-        "Deadlock: no rank can go on.",
+        DEADLOCK,
     ),
     Mutant(
         "micro-batches go back in the order in which they came forward",

@@ -1,5 +1,6 @@
 """Part 9 · Long sequences and many experts: wrong submissions."""
 
+from grader.diagnosis.root_cause import NCCL_DEADLOCK
 from grader.selftest.mutants.mutant import IN_OLD_MEMORY, Mutant, in_old_memory
 
 # The checks that most mistakes of a function fail.
@@ -534,7 +535,7 @@ MUTANTS = [
         "    return arriving, dist.batch_isend_irecv([sent, received])\n",
         "    return arriving, [dist.isend(block, (rank + 1) % n), dist.irecv(arriving, (rank - 1) % n)]\n",
         {"hidden ring_in_strict_order"},
-        "Deadlock: nccl runs a rank's operations in order",
+        NCCL_DEADLOCK,
     ),
     mutant(
         "the gradients of a block do not travel",
