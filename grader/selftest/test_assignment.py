@@ -119,3 +119,14 @@ def test_the_first_hour_counts_the_checks_as_make_test_does(checks):
     of_broadcast = chosen("broadcast", map(candidate, public))
     assert f"`{len(public)} not implemented`" in TEXT
     assert f"When it prints `{len(of_broadcast)} passed`" in TEXT
+
+
+def test_readme_quotes_failed_checks_with_their_titles_and_points(checks):
+    quoted = re.findall(
+        r"^    (\d\.\d) (.+)  failed, −([\d.]+)$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    records = [record_of(item) for item in checks]
+    known = [(record.number, record.name, f"{record.points:g}") for record in records]
+    assert len(quoted) == 3
+    for line in quoted:
+        assert line in known
