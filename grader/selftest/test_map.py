@@ -1,15 +1,18 @@
-"""The map in grader/README.md names files that exist, and in each row names that these files have."""
+"""The map in grader/README.md names all files, and in each row names that these files have."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from grader.assignment import GIVEN
 from grader.selftest.grading import ROOT
 
 TEXT = (ROOT / "grader" / "README.md").read_text()
 TABLES = TEXT[TEXT.index("## Where to change what") : TEXT.index("## Run one test")]
+# The rows of the tables, and the steps of the lists below them.
 ROWS = [line for line in TABLES.splitlines() if line.startswith("| ") and "`" in line]
+ROWS += re.findall(r"^\d+\. .*(?:\n {3}.*)*", TABLES, re.MULTILINE)
 QUOTED = re.compile(r"`([^`]+)`")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*=?")
 KINDS = (
@@ -26,6 +29,9 @@ KINDS = (
     ".cfg",
     ".yml",
 )
+MAX_ROW = 700  # characters
+# The tables say where to look for the files of these folders, without naming each file.
+UNNAMED = ("selftest", "figures")
 
 
 def files(row: str) -> dict[str, list[Path]]:
@@ -57,3 +63,34 @@ def test_a_row_of_the_map_names_what_is_there(row):
     names = [each for each in names if "PART" not in each]
     if there:
         assert [each for each in names if not set(re.findall(r"\w+", each)) <= words] == []
+
+
+def test_the_map_names_every_file():
+    """Name a new file in the row, or in the step of a list, where a maintainer looks for it."""
+    named = {
+        path
+        for row in ROWS
+        for quoted, paths in files(row).items()
+        if not quoted.endswith("/")
+        for path in paths
+    }
+    there = {
+        path
+        for path in (ROOT / "grader").rglob("*.py")
+        if not path.name.startswith("__")
+        and path.relative_to(ROOT / "grader").parts[0] not in UNNAMED
+    }
+    given = {ROOT / "handout" / name for name in GIVEN if not name.startswith("__")}
+    assert sorted(str(path.relative_to(ROOT)) for path in (there | given) - named) == []
+
+
+def test_the_rows_of_the_map_can_be_read_in_a_terminal():
+    """Move a longer row into a list below its table, and let the row point there."""
+    assert [row[:40] for row in ROWS if len(row) > MAX_ROW] == []
+
+
+def test_the_links_within_the_map_lead_to_a_heading():
+    headings = re.findall(r"^#+ (.*)", TEXT, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    links = set(re.findall(r"\]\(#([^)]*)\)", TEXT))
+    assert links and links <= anchors

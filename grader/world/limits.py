@@ -7,7 +7,9 @@ from dataclasses import dataclass
 class Limits:
     """The limits of one world.
 
-    Computing is limited by processor time, so that no student is blamed for a slow machine.
+    Computing is limited by processor time, so that no student is blamed for a slow machine. A part
+    of ``wall_seconds`` (``progress_judge.LONG_PART``) also decides when held ranks are released,
+    and when ranks that send nothing count as silent for long.
     """
 
     cpu_seconds: float = 5.0  # of processor time, for one rank in one call
