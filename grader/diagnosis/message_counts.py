@@ -7,8 +7,10 @@ earlier receive of the same rank took the message.
 from collections.abc import Callable
 
 from grader.diagnosis.finding import Line, likely_line
-from grader.wire.agreement import Match, Waiting, lane_destination
-from grader.wire.events import Operation, lane
+from grader.wire.agreement import Waiting
+from grader.wire.events import Operation
+from grader.wire.lanes import destination_of, lane_of
+from grader.wire.matches import Match
 from grader.world.report import WorldReport
 
 MAX_PLACES = 4  # lines of code that a sentence lists
@@ -23,10 +25,10 @@ def taken_by_any_source(report: WorldReport, waiting: list[Waiting]) -> list[Lin
     to take. It may be right, and a send may be missing.
     """
     sends = [w.operation for w in waiting if w.operation.kind == "send"]
-    left = {lane_destination(lane(send)) for send in sends}
+    left = {destination_of(send) for send in sends}
     for found in waiting:
         waits = found.operation
-        if waits.kind != "recv" or waits.peer is None or lane_destination(lane(waits)) not in left:
+        if waits.kind != "recv" or waits.peer is None or destination_of(waits) not in left:
             continue
         pairs = [
             pair
@@ -63,7 +65,7 @@ def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation
         w.operation
         for w in waiting
         if (w.operation.kind, w.operation.call) == (waits.kind, waits.call)
-        and lane(w.operation) == lane(waits)
+        and lane_of(w.operation) == lane_of(waits)
     ]
     # An operation of this call may have been matched with an operation of another call. Then count
     # only the operations of this call.
@@ -125,13 +127,14 @@ def earlier_pairs(report: WorldReport, waits: Operation) -> list[Match]:
     They have the same source, target, group and tag as ``waits``. If ``waits`` receives from any
     rank, the source may differ. At least one operation of a pair belongs to the call of ``waits``.
     """
+    lane = lane_of(waits)
     return [
         found
         for found in report.matching().messages
         if not found.absent
         and any(operation.call == waits.call for operation in found.operations)
-        and lane_destination(lane(found.operations[0])) == lane_destination(lane(waits))
-        and lane(waits)[2] in (None, found.operations[0].rank)
+        and destination_of(found.operations[0]) == lane.destination
+        and lane.source in (None, found.operations[0].rank)
     ]
 
 

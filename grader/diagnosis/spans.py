@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from grader.diagnosis.pieces_of_work import NO_PIECE, PIECE, Piece, pass_mark
 from grader.diagnosis.times_in_calls import TimeInCall, estimated, traced
-from grader.wire.agreement import Matches
 from grader.wire.events import COMPLETED, WAIT_ENDED, Mark, Operation, Progress, operations
+from grader.wire.matches import Matches
 from grader.world.report import Raised, Returned, WorldReport
 
 COMPUTING, COMMUNICATING, WAITING, TIMED = "computing", "communicating", "waiting", "timed"

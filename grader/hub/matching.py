@@ -9,29 +9,19 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from grader.hub.in_step import InStep
 from grader.hub.strict import TAG, StrictOrder
 from grader.wire import combine, frames
 from grader.wire.agreement import difference
 from grader.wire.events import Operation
-
-
-class MessageLane(NamedTuple):
-    """The key of a send or a receive. A send and a receive match only if their keys are equal."""
-
-    group: tuple[int, ...]
-    group_name: str
-    target: int | None  # the rank that receives
-    tag: int
-
+from grader.wire.lanes import Destination, destination_of
 
 # The hub tells the judge which messages were taken by receives that name no sender, but only the
 # latest messages, up to this number. The judge guesses which receives took the earlier messages.
 MAX_PAIRS = 500
 
-GroupLane = tuple[tuple[int, ...], str]  # the key of a collective: its group, and the group's name
+GroupKey = tuple[tuple[int, ...], str]  # the ranks of a group, and the group's name
 
 
 @dataclass(eq=False)
@@ -74,16 +64,16 @@ class Matching:
         # Operations that may begin because the operations before them have ended. The queue avoids
         # a deep recursion for a long chain of such operations.
         self.beginning: deque[Posted] = deque()
-        # (rank, lane) → how many collectives the rank has issued in this lane
-        self.counts: dict[tuple[int, GroupLane], int] = defaultdict(int)
+        # (rank, group) → how many collectives the rank has issued in this group
+        self.counts: dict[tuple[int, GroupKey], int] = defaultdict(int)
         self.begun = itertools.count()
-        # (lane, position) → rank → the rank's operation
-        self.collectives: dict[tuple[GroupLane, int], dict[int, Posted]] = defaultdict(dict)
-        # lane → sender → its messages that no receive has taken
-        self.sends: dict[MessageLane, dict[int, deque[Posted]]] = defaultdict(
+        # (group, position) → rank → the rank's operation
+        self.collectives: dict[tuple[GroupKey, int], dict[int, Posted]] = defaultdict(dict)
+        # destination → sender → its messages that no receive has taken
+        self.sends: dict[Destination, dict[int, deque[Posted]]] = defaultdict(
             lambda: defaultdict(deque)
         )
-        self.receives: dict[MessageLane, deque[Posted]] = defaultdict(deque)
+        self.receives: dict[Destination, deque[Posted]] = defaultdict(deque)
         # [rank, time] of each operation that stays unanswered although all ranks have joined its
         # collective. The operations of such a collective do not fit together. Their bytes are not
         # kept.
@@ -116,18 +106,18 @@ class Matching:
         operation = posted.operation
         if operation.kind == "send":
             posted.position = next(self.begun)
-            self.sends[self._message_lane(operation)][posted.rank].append(posted)
+            self.sends[self._destination(operation)][posted.rank].append(posted)
             # The rank has passed a message on. So now it can get a message that was withheld.
             if self.in_step.note_sent(operation):
                 for other in [other for other in self.receives if other.target == operation.rank]:
                     self._match(other)
         elif operation.kind == "recv":
-            self.receives[self._message_lane(operation)].append(posted)
+            self.receives[self._destination(operation)].append(posted)
         else:
-            lane = _group_lane(operation)
-            self.counts[posted.rank, lane] += 1
-            posted.position = self.counts[posted.rank, lane]
-            self.collectives[lane, posted.position][posted.rank] = posted
+            group = _group_key(operation)
+            self.counts[posted.rank, group] += 1
+            posted.position = self.counts[posted.rank, group]
+            self.collectives[group, posted.position][posted.rank] = posted
         self._complete_if_ready(posted)
 
     def on_bytes(self, posted: Posted) -> None:
@@ -139,8 +129,8 @@ class Matching:
         """Answer the operations that match ``posted``, if all that they need is here."""
         operation = posted.operation
         if operation.kind in ("send", "recv"):
-            return self._match(self._message_lane(operation))
-        key = _group_lane(operation), posted.position
+            return self._match(self._destination(operation))
+        key = _group_key(operation), posted.position
         together = self.collectives[key]
         if len(together) == len(operation.group) and all(
             other.is_here for other in together.values()
@@ -150,8 +140,8 @@ class Matching:
 
     def match_all(self) -> None:
         """Match all receives again, after a rule has changed."""
-        for lane in list(self.receives):
-            self._match(lane)
+        for destination in list(self.receives):
+            self._match(destination)
         self._begin_others()
 
     def report(self) -> dict:
@@ -176,10 +166,10 @@ class Matching:
         Return at most ``MAX_PAIRS`` pairs.
         """
         found = []
-        for lane, receives in self.receives.items():
+        for destination, receives in self.receives.items():
             claimed = set[int]()  # the senders whose earliest message belongs to an earlier receive
             for receive in _named_first(receives):
-                send = self._earliest_send(lane, receive)
+                send = self._earliest_send(destination, receive)
                 if send is None or send.rank in claimed:
                     continue
                 claimed.add(send.rank)
@@ -187,26 +177,26 @@ class Matching:
                     found.append(_pair(send, receive))
         return found[:MAX_PAIRS]
 
-    def _earliest_send(self, lane: MessageLane, receive: Posted) -> Posted | None:
+    def _earliest_send(self, destination: Destination, receive: Posted) -> Posted | None:
         """Return the earliest message that a receive may take; None if there is no such message."""
-        if lane not in self.sends:
+        if destination not in self.sends:
             return None
-        sends, peer = self.sends[lane], receive.operation.peer
+        sends, peer = self.sends[destination], receive.operation.peer
         senders = sends.values() if peer is None else [sends[peer]] if peer in sends else []
         return min((own[0] for own in senders if own), key=_by_position, default=None)
 
-    def _match(self, lane: MessageLane) -> None:
-        """Give messages to the receives of a lane, in the order in which the receives were issued.
+    def _match(self, destination: Destination) -> None:
+        """Give messages to the receives of a destination, in the order of these receives.
 
         As in gloo, receives that name their peer come first. A receive gets the earliest message
         from its peer, or from any rank if it names no peer. The receive waits if there is no
         message, or if this message has no bytes yet, does not fit, or is withheld. A message that
         does not fit is not given to a later receive either.
         """
-        sends, waiting = self.sends[lane], deque[Posted]()
+        sends, waiting = self.sends[destination], deque[Posted]()
         unfit: set[int] = set()  # the senders whose earliest message does not fit its receive
-        for receive in _named_first(self.receives[lane]):
-            send = self._earliest_send(lane, receive)
+        for receive in _named_first(self.receives[destination]):
+            send = self._earliest_send(destination, receive)
             if send is not None and not _fits(send, receive):
                 unfit.add(send.rank)
             if send is None or not send.is_here or send.rank in unfit:
@@ -221,16 +211,15 @@ class Matching:
                 self.taken_from_any.append(_pair(send, receive))
             self._end(send, b"")
             self._end(receive, send.blob, source=receive.operation.group.index(send.rank))
-        self.receives[lane] = waiting
+        self.receives[destination] = waiting
 
-    def _message_lane(self, operation: Operation) -> MessageLane:
-        """Return the key by which a send and a receive are matched.
+    def _destination(self, operation: Operation) -> Destination:
+        """Return the destination of the message that a send or a receive is about.
 
         In strict order all messages have the same tag, because nccl has no tags.
         """
-        target = operation.peer if operation.kind == "send" else operation.rank
-        tag = TAG if self.order else operation.tag
-        return MessageLane(tuple(operation.group), operation.group_name, target, tag)
+        destination = destination_of(operation)
+        return destination._replace(tag=TAG) if self.order else destination
 
     def _answer_collective(self, together: list[Posted]) -> None:
         """Answer a collective. All its ranks have joined it.
@@ -246,8 +235,7 @@ class Matching:
             self._end(posted, result)
 
 
-def _group_lane(operation: Operation) -> GroupLane:
-    """Return the lane of a collective."""
+def _group_key(operation: Operation) -> GroupKey:
     return tuple(operation.group), operation.group_name
 
 

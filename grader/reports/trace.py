@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from grader.diagnosis.spans import Span
 from grader.reports.svg_drawing import Picture, rows
-from grader.wire.agreement import match
 from grader.wire.events import Operation
+from grader.wire.matches import match
 
 
 def trace(pictures: Sequence[Picture]) -> dict:

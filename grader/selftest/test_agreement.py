@@ -10,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grader.wire import agreement
-from grader.wire.agreement import Disagreement, IncompleteGroup, examine_groups, match
+from grader.wire.agreement import Disagreement, IncompleteGroup, examine_groups
 from grader.wire.event_reader import read_event
 from grader.wire.events import GroupMade, Mark, Operation, operations, weight
 from grader.wire.frames import FrameError
+from grader.wire.matches import match
 
 clock = itertools.count()
 

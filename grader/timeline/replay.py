@@ -29,7 +29,6 @@ from itertools import count
 
 from grader.diagnosis.pieces_of_work import NO_PIECE, Piece, pass_mark
 from grader.timeline.cluster import Cluster, whole_of
-from grader.wire.agreement import match
 from grader.wire.combine import ITEMSIZES
 from grader.wire.events import (
     AWAITS,
@@ -41,6 +40,7 @@ from grader.wire.events import (
     Step,
     operations,
 )
+from grader.wire.matches import match
 
 
 @dataclass(frozen=True)

@@ -280,17 +280,6 @@ def counts(sizes: Sequence[int]) -> list[int]:
     return [*sizes[: MAX_COUNTS - 1], sum(sizes[MAX_COUNTS - 1 :])]
 
 
-def lane(operation: Operation) -> tuple:
-    """Return the lane of a send or a receive. A send and its receive have the same lane.
-
-    A lane is the group, the group's name, the source, the target and the tag. The source is None
-    for a receive that takes a message from any rank.
-    """
-    this, peer = operation.rank, operation.peer
-    source, target = (this, peer) if operation.kind == "send" else (peer, this)
-    return (tuple(operation.group), operation.group_name, source, target, operation.tag)
-
-
 def groups_made(trail: list, call: int | None = None) -> list[GroupMade]:
     return [e for e in trail if isinstance(e, GroupMade) and (call is None or e.call == call)]
 

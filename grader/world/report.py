@@ -9,15 +9,14 @@ from typing import Any
 from grader.wire.agreement import (
     Disagreement,
     IncompleteGroup,
-    Matches,
     Waiting,
     examine,
     examine_groups,
-    match,
 )
 from grader.wire.callbacks import Growth
 from grader.wire.events import Event
 from grader.wire.frames import CALL_BEGAN
+from grader.wire.matches import Matches, match
 from grader.world.stack_frames import StackFrame
 
 # the end of ``WorldReport.limit`` if the limit holds for all calls, not for each call
