@@ -11,7 +11,7 @@ from grader.diagnosis.message_counts import (
     unequal_counts,
 )
 from grader.diagnosis.rank_summaries import rank_list
-from grader.wire.agreement import ELEMENTS, MAKE_ALL, Disagreement, Waiting
+from grader.wire.agreement import ELEMENTS, MAKE_ALL, OPERATION, Disagreement, Waiting
 from grader.wire.events import Operation, operations
 from grader.world import stack_frames
 from grader.world.report import Ending, RankReport, Returned, WorldReport
@@ -126,7 +126,7 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
         return []  # ``found`` is about new groups, and its own text says what to do
     dtypes = {side.dtype for side in sides}
     receiver = next((side.rank for side in sides if side.kind == "recv"), None)
-    if found.what == "which operation this is":
+    if found.what == OPERATION:
         return [
             likely_line(
                 "the ranks have taken different branches. Does an if depend on the rank, or does a"

@@ -11,8 +11,9 @@ finds such disagreements among the operations that belong together (see ``matche
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from grader.wire.events import GroupMade, Operation, groups_made
 from grader.wire.matches import Matches
@@ -61,8 +62,17 @@ class IncompleteGroup:
     absent: list[int]
 
 
-ELEMENTS = "how many elements there are"  # a value of ``Disagreement.what``
-SPLIT_SIZES = "the split sizes"  # a value of ``Disagreement.what``, only for an all-to-all
+# The values of ``Disagreement.what``: of a collective, of a message, and of new groups.
+OPERATION = "which operation this is"
+ELEMENTS = "how many elements there are"
+BLOCKS = "how large the blocks are"
+DTYPE = "the dtype"
+REDUCTION = "the reduction"
+ROOT = "the root"
+SPLIT_SIZES = "the split sizes"  # only of an all-to-all
+MESSAGE = "what is sent"
+NEW_GROUP = "which group they make"
+
 MAKE_ALL = "All ranks must make all groups in the same order, also groups that they are not in."
 
 
@@ -98,7 +108,7 @@ def examine(matching: Matches) -> tuple[list[Disagreement], list[Waiting]]:
         if found.absent:
             waiting.append(Waiting(found.operations[0], found.absent))
         elif found.is_certain and not found.message_fits():
-            disagreements.append(Disagreement("what is sent", found.operations))
+            disagreements.append(Disagreement(MESSAGE, found.operations))
     disagreements.sort(key=lambda d: max(side.at for side in d.sides))
     return disagreements, waiting
 
@@ -116,28 +126,43 @@ def examine_groups(trails: list[list]) -> tuple[Disagreement | None, list[Incomp
     for k in range(max(map(len, made), default=0)):
         present = [of_rank[k] for of_rank in made if k < len(of_rank)]
         if len({tuple(group.ranks) for group in present}) > 1:
-            return Disagreement("which group they make", present, MAKE_ALL), incomplete
+            return Disagreement(NEW_GROUP, present, MAKE_ALL), incomplete
         if absent := [rank for rank, of_rank in enumerate(made) if k >= len(of_rank)]:
             incomplete.append(IncompleteGroup(present, absent))
     return None, incomplete
 
 
-def difference(operations: list[Operation]) -> str | None:
-    """Return the first property about which a collective's operations disagree, in plain words.
+def _elements(operation: Operation) -> int | None:
+    """Return the number of elements, or None if the ranks need not agree about it."""
+    return None if operation.kind in ("all_to_all", "barrier") else operation.elements
 
-    Return None if the operations agree.
+
+def _unequal_blocks(operation: Operation) -> tuple[int, ...] | None:
+    """Return the sizes of the blocks of a reduce-scatter, or None if they are equal."""
+    is_unequal = operation.kind == "reduce_scatter" and len(set(operation.sent)) > 1
+    return tuple(operation.sent) if is_unequal else None
+
+
+# In what the operations of a collective must agree. If they differ in several of these, the message
+# to the student names only the first. So a cause stands before its consequences: different
+# operations, for example, often have different roots, too.
+ASPECTS: tuple[tuple[str, Callable[[Operation], Any]], ...] = (
+    (OPERATION, lambda operation: operation.kind),
+    (ELEMENTS, _elements),
+    (BLOCKS, _unequal_blocks),
+    (DTYPE, lambda operation: operation.dtype),
+    (REDUCTION, lambda operation: operation.reduction),
+    (ROOT, lambda operation: operation.root),
+)
+
+
+def difference(operations: list[Operation]) -> str | None:
+    """Return the first of ``ASPECTS`` in which a collective's operations differ, in plain words.
+
+    If they agree in all of these, but are an all-to-all whose split sizes do not fit together,
+    return ``SPLIT_SIZES``. Return None if the operations agree.
     """
-    aspects = {
-        "which operation this is": lambda o: o.kind,
-        ELEMENTS: lambda o: (None if o.kind in ("all_to_all", "barrier") else o.elements),
-        "how large the blocks are": lambda o: (
-            tuple(o.sent) if o.kind == "reduce_scatter" and len(set(o.sent)) > 1 else None
-        ),
-        "the dtype": lambda o: o.dtype,
-        "the reduction": lambda o: o.reduction,
-        "the root": lambda o: o.root,
-    }
-    for what, aspect in aspects.items():
+    for what, aspect in ASPECTS:
         if len({aspect(operation) for operation in operations}) > 1:
             return what
     return SPLIT_SIZES if _unequal_splits(operations) else None
