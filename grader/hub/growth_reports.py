@@ -41,7 +41,10 @@ class GrowthReports:
             self.have_begun.add(rank)
         measures_memory = any(options.weighs for options in self.calls.options[rank])
         has_settled = frame.kind == frames.STORE and frame.meta.get("keys") == [frames.SETTLED_KEY]
-        self.weighing.before_calls(rank, measures_memory and has_settled)
+        if measures_memory and has_settled:
+            self.weighing.on_settled(rank)
+        else:
+            self.weighing.on_first_frame(rank)
 
     def on_operation(self, operation: Operation) -> None:
         """Count an operation. Measure the rank's memory if ``Weighing.decide_at`` returns True."""
@@ -58,7 +61,7 @@ class GrowthReports:
         self._weigh(rank, has_returned=True)
 
     def on_network(self, rank: int) -> None:
-        """Measure a rank's memory if the hub holds many more bytes for the rank than before."""
+        """Measure a rank's memory if it has many more bytes in the network than before."""
         if self.weighing.record_if_much(rank, self.calls.current(rank), self._in_network(rank)):
             self._weigh(rank)
 

@@ -12,12 +12,12 @@ import pytest
 from grader.check.api import PEAK, SETTLED, CheckFailed, GraderFault, Probe, call, per_rank
 from grader.hub.in_step import InStep
 from grader.hub.process_usage import MemoryUsage
-from grader.hub.weighing import ALWAYS_MAPPED, SMALL, Weighing
+from grader.hub.weighing import ALWAYS_MAPPED, SMALL_WORLD, Weighing
 from grader.rank import seccomp
 from grader.selftest.fuzz_frames import NONCE
 from grader.selftest.fuzz_hub import GIVEN, Ends, Unmeasured, operation, use
 from grader.wire import frames
-from grader.wire.callbacks import Bench, CallOptions
+from grader.wire.callbacks import Bench, CallOptions, Growth
 
 NOT_GIVEN = "a use of something that the rank was not given"
 
@@ -225,22 +225,22 @@ def due(weighing, size, kind, bytes):
 
 
 def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_small_sends():
-    weighing, large = weighing_with(), SMALL + 1
+    weighing, large = weighing_with(), SMALL_WORLD + 1
     assert due(weighing, large, "send", 10)  # the first operation
-    weighing.most[0, 0] = 0, 0  # it has been weighed
+    weighing.calls[0, 0].record(Growth(0, 0))  # it has been weighed
     assert all(due(weighing, large, "send", 10) for _ in range(7))
     drawn = [due(weighing, large, "send", 10) for _ in range(3_000)]
     assert 800 < sum(drawn) < 1_200
     assert drawn != [due(weighing, large, "send", 10) for _ in range(3_000)]
     assert all(due(weighing, large, "send", 10_000 << i) for i in range(9))
     assert all(due(weighing, large, "all_gather", 0) for _ in range(99))
-    assert all(due(weighing, SMALL, "send", 10) for _ in range(99))
+    assert all(due(weighing, SMALL_WORLD, "send", 10) for _ in range(99))
 
 
 def test_overwritten_memory_is_measured_first_and_then_at_a_part_of_the_looks():
     weighing = weighing_with(memory=lambda rank, mapped: 100, overwritten=lambda rank: next(found))
     found = iter(range(10, 10**6))
-    weighing.before_calls(0, has_settled=True)
+    weighing.on_settled(0)
     growths = [weighing.new_most(0, 0, SETTLED, number, 0) for number in range(800)]
     assert growths[0] == (0, 0, 1, 0)
     told = [growth for growth in growths[1:] if growth]
@@ -251,7 +251,7 @@ def test_overwritten_memory_is_measured_first_and_then_at_a_part_of_the_looks():
 def test_mapped_memory_is_read_at_first_and_then_at_a_part_of_the_looks():
     asked: list[bool] = []
     weighing = weighing_with(memory=lambda rank, mapped: asked.append(mapped) or 100)
-    weighing.before_calls(0, has_settled=False)
+    weighing.on_first_frame(0)
     for number in range(800):
         weighing.new_most(0, 0, SETTLED, number, 0)
     assert asked[: 1 + ALWAYS_MAPPED] == [True] * (1 + ALWAYS_MAPPED)
@@ -263,7 +263,7 @@ def test_mapped_memory_is_read_at_first_and_then_at_a_part_of_the_looks():
 def test_a_rank_whose_overwritten_memory_cannot_be_seen_any_more_is_refused():
     weighing = weighing_with(memory=lambda rank, mapped: 100, overwritten=lambda rank: next(found))
     found = iter([10, None])
-    weighing.before_calls(0, has_settled=True)
+    weighing.on_settled(0)
     with pytest.raises(frames.FrameError, match="memory cannot be seen"):
         weighing.new_most(0, 0, SETTLED, 0, 0)
 
