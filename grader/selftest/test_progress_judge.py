@@ -10,6 +10,7 @@ from grader.world.held_ranks import HeldRanks
 from grader.world.limits import Limits
 from grader.world.progress_judge import ProgressJudge
 from grader.world.report import Call, Delay, RankReport, WorldReport
+from grader.world.withheld_results import WithheldResults
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def test_idle_ranks_are_stuck_only_when_the_hub_has_no_results_for_them(idle):
 
 def test_the_hub_is_not_asked_for_results_where_it_keeps_none(idle):
     judge, asked = idle
-    judge.hub_may_withhold_results = judge.asks_hub_first = False
+    judge.withheld = WithheldResults(may_exist=False, ask_hub=lambda: asked.append("results"))
     judge.step(time.monotonic(), silent=True)
     assert asked == ["stuck"]
 

@@ -11,6 +11,7 @@ from grader.world.limits import Limits
 from grader.world.report import Call, Ending, Raised, RankReport, WorldReport
 from grader.world.stack_requests import Stacks, is_communicating, seems_to_wait
 from grader.world.time_limits import TimeLimits
+from grader.world.withheld_results import WithheldResults
 
 # Seconds between two looks at what the ranks do: ``LOOK_SECONDS`` for each rank, because a look at
 # more ranks takes longer, but at least ``MIN_LOOK_SECONDS``.
@@ -42,6 +43,17 @@ class ProgressJudge:
     an operation or for the judge, and no operation can be completed. A world is *stuck* when the
     judge has concluded that no rank will go on. If the ranks wait for each other, the message to
     the student calls this a *deadlock* (``diagnosis.root_cause``).
+
+    Args:
+        calls: the calls of the world, in order.
+        report: the report of the world. The judge reads it, and sets its ``ending``.
+        limits: the limits of the world.
+        pids: the world's own table rank → pid, not a copy.
+        held: the ranks that have to be late in a check.
+        ask_moves: sends the hub the question how many moves it has counted (see
+            ``stack_requests``). The answer is written to ``stacks.moves``.
+        ask_hub_for_results: asks the hub to give idle ranks the results and messages that it
+            withholds (see ``withheld_results``). The answer comes to ``on_results``.
     """
 
     def __init__(
@@ -68,16 +80,17 @@ class ProgressJudge:
         self.failed_at: float | None = None
         # The ranks that were held when the hub reported a standstill. None if the hub has reported
         # no standstill, or if the standstill is over.
-        self.standstill: list[int] | None = None
+        self.held_at_standstill: list[int] | None = None
         self.frames = self.frames_before_standstill = 0
         self.is_certain = False  # whether it is certain that no rank will ever go on
         self.doubts = 0  # how many times in a row the ranks only seemed to be stuck
-        self.ask_hub_for_results = ask_hub_for_results
-        # whether the hub may withhold results or messages that idle ranks wait for
-        self.hub_may_withhold_results = any(call.slow_gathers or call.clocks for call in calls)
-        # whether the judge asks the hub to give these results, before it asks idle ranks for stacks
-        self.asks_hub_first = self.hub_may_withhold_results
-        self.awaits_hub = False  # whether the hub's answer to this question is still missing
+        hub_may_withhold = any(call.slow_gathers or call.clocks for call in calls)
+        self.withheld = WithheldResults(hub_may_withhold, ask_hub_for_results)
+
+    @property
+    def is_at_standstill(self) -> bool:
+        """Return whether the hub has reported a standstill that is not over."""
+        return self.held_at_standstill is not None
 
     # ——— events
 
@@ -113,30 +126,30 @@ class ProgressJudge:
         """
         self.frames += 1
         if self.frames > self.frames_before_standstill:
-            self.standstill = None
+            self.held_at_standstill = None
         self.watch.moved()
         self.doubts, self.heard, self.stacks.before = 0, time.monotonic(), None
 
-    def on_standstill(self, held: list[int], frames: int) -> None:
-        """Record the hub's report that every rank waits.
+    def on_standstill(self, held_at_standstill: list[int], frames: int) -> None:
+        """Record the hub's report that every rank waits. ``step`` acts on this report.
 
-        ``held`` are the ranks that were held when the hub reported. ``frames`` is the number of
-        frames that the hub had passed on by then. The hub's reports and the ranks' frames arrive on
-        different sockets. If the judge has received more than ``frames`` frames, a rank has sent a
-        frame after the report. Then the standstill is over, and is not recorded.
+        ``held_at_standstill`` are the ranks that were held when the hub reported. ``frames`` is the
+        number of frames that the hub had passed on by then. The hub's reports and the ranks' frames
+        arrive on different sockets. If the judge has received more than ``frames`` frames, a rank
+        has sent a frame after the report. Then the standstill is over, and is not recorded.
         """
         if self.frames <= frames:
-            self.standstill, self.frames_before_standstill = held, frames
+            self.held_at_standstill = held_at_standstill
+            self.frames_before_standstill = frames
 
     def on_results(self, given: int) -> None:
         """Record the hub's answer to ``ask_hub_for_results``.
 
         ``given`` is the number of withheld results and messages that the hub has given to idle
-        ranks. See ``_on_idle``.
+        ranks.
         """
-        self.awaits_hub = False
+        self.withheld.on_answer(given)
         if given:
-            self.asks_hub_first = True
             self.watch.moved()
 
     def on_outcome(self) -> None:
@@ -161,8 +174,8 @@ class ProgressJudge:
             return
         if self.stacks.are_awaited:
             self._read_stacks(now)
-        elif self.standstill is not None and silent:
-            self._on_standstill(self.standstill, now)
+        elif self.held_at_standstill is not None and silent:
+            self._act_on_standstill(self.held_at_standstill, now)
         elif (
             now - self.watch.looked >= max(MIN_LOOK_SECONDS, LOOK_SECONDS * self.report.size)
             and self.pids
@@ -190,7 +203,7 @@ class ProgressJudge:
             self.report.ending = Ending.FAILED if failed else Ending.FINISHED
         elif failed:
             self.failed_at = self.failed_at or now
-            nobody_moves = self.standstill is not None and silent
+            nobody_moves = self.is_at_standstill and silent
             patience = VICTIMS_PATIENCE if all(map(self._is_victim, failed)) else 1
             if nobody_moves or now - self.failed_at > self.limits.grace_seconds * patience:
                 self.report.ending = Ending.FAILED
@@ -218,12 +231,15 @@ class ProgressJudge:
         )
 
     def _look(self, now: float, silent: bool) -> None:
-        """Look at the activity of the ranks. In two cases, ask for their call stacks.
+        """Look at the activity of the ranks, and react to the first of these cases:
 
-        Ask for the call stacks if a limit is exceeded, or if all processes are idle. There are two
-        reasons not to ask idle processes: a rank still starts its GPU, or a rank is held by a delay
-        with ``patience``. Both end by themselves. When ``LONG_PART`` of the call's time limit has
-        passed, first release the ranks held until ``STANDSTILL``.
+        1. A limit of processor time is exceeded: ask for the call stacks.
+        2. ``LONG_PART`` of the call's time limit has passed, and ranks are held until
+           ``STANDSTILL``: release them, because the other ranks may wait in a way that looks like
+           computing.
+        3. A limit of wall time is exceeded: ask for the call stacks.
+        4. All processes are idle: see ``_on_idle``. There are two exceptions: a rank still starts
+           its GPU, or a rank is held by a delay with ``patience``. Both end by themselves.
         """
         used = self.times.used()
         spending = self.times.spending
@@ -238,7 +254,7 @@ class ProgressJudge:
             self._note_busy_ranks(used)
             self._ask_stacks(now, Ending.LATE, limit)
         elif call_is_long and self._wake():
-            pass  # ranks may wait in a way that looks like computing, so held ranks were released
+            pass  # the released ranks go on
         elif limit := self.times.exceeded_wall_limit(now):
             self._ask_stacks(now, Ending.LATE, limit)
         elif (
@@ -254,39 +270,39 @@ class ProgressJudge:
             self.report.ranks[rank].busy = used.get(pid, 0.0) > self.times.cpu_allowed / 2
 
     def _on_idle(self, now: float) -> None:
-        """Ask for the stacks of idle ranks, but first ask the hub for results that it may withhold.
-
-        The hub reports a standstill only if all threads of all ranks wait for the hub or the judge.
-        But while one thread waits for a withheld result, the rank may have another thread that
-        never waits for the hub or the judge: see ``hub.slow_gathers`` and ``hub.awaited_receives``.
-        """
-        if self.asks_hub_first:
-            self.asks_hub_first, self.awaits_hub = False, True
-            self.ask_hub_for_results()
-        elif not self.awaits_hub:
-            self.asks_hub_first = self.hub_may_withhold_results
+        """Ask for the stacks of idle ranks, but first ask the hub for results that it withholds."""
+        if self.withheld.on_idle():
             self._ask_stacks(now, Ending.STUCK)
 
     # ——— ranks that wait
 
-    def _on_standstill(self, told: list[int], now: float) -> None:
+    def _act_on_standstill(self, held_at_standstill: list[int], now: float) -> None:
         """Release held ranks that can go on; if there are none, ask for stacks.
 
-        The hub has reported that no rank will go on by itself. ``told`` are the ranks that were
-        held at the time of the report. Do nothing if one of these ranks has been released since
-        the report. Do not ask for stacks while a rank is held by a delay with ``patience``: see
-        ``Delay``. Such a delay ends by itself.
+        Do nothing if a rank of ``held_at_standstill`` has been released since the hub's report: the
+        report is out of date. Do not ask for stacks while a rank is held by a delay with
+        ``patience``: see ``Delay``. Such a delay ends by itself.
         """
         held = {rank.rank for rank in self.held.ranks()}
-        is_news = held.issuperset(told)  # False if one of these ranks has been released meanwhile
-        self.standstill = None
-        if not is_news or self._wake() or self.held.any_is_patient:
+        self.held_at_standstill = None
+        if not held.issuperset(held_at_standstill) or self._wake() or self.held.any_is_patient:
             return
-        if held and not self.report.waiting():
+        if self._others_wait_outside_operations():
             self.held.release_all()
         else:
             self.is_certain = True
             self._ask_stacks(now, Ending.STUCK)
+
+    def _others_wait_outside_operations(self) -> bool:
+        """Return whether ranks are held, and the other ranks wait for them, but in no operation.
+
+        For example, the others wait for the held ranks to make a new group. The caller knows that
+        the others wait. If an operation is open, they wait in it: then the world is stuck, and the
+        message names this operation. If none is open, such a message would have nothing to name. So
+        the caller releases the held ranks, and the check can report this wait: see
+        ``CallEvidence.waits_for_nobody``.
+        """
+        return bool(self.held.ranks()) and not self.report.waiting()
 
     def _wake(self) -> bool:
         """Release the ranks that are held until all other ranks stand still.
@@ -344,7 +360,7 @@ class ProgressJudge:
                 self._ask_stacks(now, Ending.LATE, self.report.limit)
         elif self._wake():
             pass
-        elif self.held.ranks() and not self.report.waiting():
+        elif self._others_wait_outside_operations():
             self.held.release_all()
             self.watch.moved()
         else:

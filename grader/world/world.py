@@ -193,7 +193,7 @@ class World:
             rank.may_go_on for rank in self.report.ranks
         )
         judge = self.judge
-        is_spoiled = self.is_spoiled or judge.stacks.ever_asked or judge.awaits_hub
+        is_spoiled = self.is_spoiled or judge.stacks.ever_asked or judge.withheld.are_asked_for
         # All sockets and pipes must be open. A rank may have closed one of its ends.
         are_open = len(self.selector.get_map()) == 3 * self.plan.size + 1
         if not (self.allows_reuse and clean and not is_spoiled and are_open):
@@ -226,9 +226,7 @@ class World:
         # A rank that is held with ``patience`` may be released at any time. So look more often.
         impatient = self.held.any_is_patient
         timeout = min(timeout, thread_activity.SLEEPS / 2) if impatient else timeout
-        stands_still = (
-            watch and self.judge.standstill is not None and not self.judge.stacks.are_awaited
-        )
+        stands_still = watch and self.judge.is_at_standstill and not self.judge.stacks.are_awaited
         ready = self.selector.select(0 if stands_still else timeout)
         for key, _ in ready:
             key.data(key.fileobj)
