@@ -7,19 +7,22 @@ array of NumPy does not show how large this array is.
 from grader.check.api import SETTLED, call, imports_note
 
 MIB = 2**20
-N, SIDE = 4, 1536  # the number of ranks; the rows and columns of the whole tensor
-WHOLE = SIDE * SIDE * 8  # the bytes of the whole tensor
+# For each number of ranks: the bytes of a shard. The memory of all ranks together is similar.
+SHARDS = {2: 12 * MIB, 3: 8 * MIB, 4: int(4.5 * MIB)}
+SLACK = 4.5 * MIB  # more than the other memory of a rank ever grows or shrinks in a call
 
 
-def require_shard_alone(world, function, listed=False):
-    """Fail if a rank's shard of a tensor of 18 MiB keeps much more than its 4.5 MiB alive.
+def require_shard_alone(world, function, n=4, listed=False):
+    """Fail if a rank's shard of a large tensor keeps much more memory alive than its own.
 
-    If ``listed`` is True, the function gets the tensor in a list. On GPUs nothing is measured.
+    There are ``n`` ranks, 2 to 4. If ``listed`` is True, the function gets the tensor in a list. On
+    GPUs nothing is measured.
     """
     if world.gpus:
         return
+    large_side = int((n * SHARDS[n] / 8) ** 0.5) // n * n
     tiny, large = world(
-        N,
+        n,
         *(
             call(
                 function,
@@ -28,24 +31,26 @@ def require_shard_alone(world, function, listed=False):
                 driver="kept_of_drawn",
                 weighs=SETTLED,
             )
-            for side in (N, SIDE)
+            for side in (n, large_side)
         ),
     )
     tiny.values()
     large.returns(
-        *[SIDE * SIDE // N] * N,
-        label=f"the number of entries in a rank's shard of a tensor of {SIDE * SIDE} entries",
+        *[large_side * large_side // n] * n,
+        label=f"the number of entries in a rank's shard of a tensor of {large_side**2} entries",
     )
-    shard = WHOLE // N
-    for rank in range(N):
+    whole = large_side * large_side * 8
+    shard = whole // n
+    for rank in range(n):
         # The rank's other memory can shrink a little, because the process gives back freed memory.
         large.require_grown(rank, int(0.8 * shard), "most entries of its shard")
-        grown = large.grown_since(tiny, rank, at_most=shard) or 0
-        # A view keeps 4 shards alive. At most one shard is subtracted above, so 3 are left.
+        grown = large.grown_since(tiny, rank, at_most=int(SLACK)) or 0
+        # A view keeps n shards alive. At most SLACK is subtracted above. What is left is more than
+        # a shard and SLACK.
         large.require(
-            grown <= 2 * shard,
+            grown <= shard + SLACK,
             f"according to the operating system, rank {rank}'s shard keeps {grown / MIB:.1f} MiB"
             f" alive, but {shard / MIB:.1f} MiB are enough. The full tensor has"
-            f" {WHOLE / MIB:.1f} MiB. Is the shard a view of a larger tensor or array? Return a"
+            f" {whole / MIB:.1f} MiB. Is the shard a view of a larger tensor or array? Return a"
             " copy." + imports_note(tiny.own_growth(rank), shard),
         )

@@ -59,10 +59,12 @@ def traffic_problems(rng, n, depths):
 def deal_layers(rng):
     """Return a dict from each world size, 2 to 4, to two layer counts (depths of the model).
 
-    The six depths are 2 to 7, in a drawn order. A program may give a depth or a world size special
-    treatment. So a check tries each depth on one world size, and each world size with two depths.
+    Five depths are 2 to 6, and one is 7 to 9, in a drawn order. A program may give a depth or a
+    world size special treatment. So a check tries each depth on one world size, and each world size
+    with two depths.
     """
-    return dict(zip((2, 3, 4), rng.permutation([2, 3, 4, 5, 6, 7]).reshape(3, 2).tolist()))
+    depths = [2, 3, 4, 5, 6, int(rng.integers(7, 10))]
+    return dict(zip((2, 3, 4), rng.permutation(depths).reshape(3, 2).tolist()))
 
 
 def rounding_of_shards(dtype):
@@ -138,10 +140,11 @@ class Problem:
         own_columns = len(self.x[0]) // self.n
         for l in range(len(self.weights)):
             yield self._with_shard(l, lambda shard: shard[:, :-1]), (str(own_columns - 1),)
-        yield self._with_shard(1, lambda shard: np.hstack([shard, shard[:, :1]])), (
-            str(own_columns + 1),
-        )
-        yield self._with_shard(1, lambda shard: shard[:-1]), ("11", "12")
+        for l in (1, len(self.weights) - 1):
+            yield self._with_shard(l, lambda shard: np.hstack([shard, shard[:, :1]])), (
+                str(own_columns + 1),
+            )
+            yield self._with_shard(l, lambda shard: shard[:-1]), ("11", "12")
 
     def misfits_of(self, rows):
         """Yield shards and rows that do not fit, with the numbers that the message should contain.
@@ -227,6 +230,10 @@ def require_traffic(run, limits, sentence, when="", phase=lambda operation: True
             f" ranks? {end}",
         )
         run.require(not found, f"{start}. {end}")
+
+
+def each_of(layers):
+    return f"each of the {layers} layers" if layers > 1 else "the only layer"
 
 
 def shapes_of_gradients(shards):

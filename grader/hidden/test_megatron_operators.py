@@ -94,12 +94,14 @@ def test_copy_to_ranks(world, rng):
                 known_mistakes=known,
             )
             run.returns(*[value] * n, select=driver_results.value, label="f(x)")
-        for run in runs[:2]:
-            run.returns(
-                *upstream,
-                select=driver_results.upstream,
-                label="grad_y after the backward pass (it must stay unchanged)",
-            )
+        given = upstream, upstream, None, [row] * n, [one] * n, [x] * n, [wide] * n
+        for run, own in zip(runs, given):
+            if own is not None:  # the driver passed a gradient
+                run.returns(
+                    *own,
+                    select=driver_results.upstream,
+                    label="grad_y after the backward pass (it must stay unchanged)",
+                )
         for rank in range(n):
             sent = runs[0].issued_before(rank, "backward began")
             text = (
@@ -216,22 +218,40 @@ def test_f_and_g_keep_nothing(world, rng):
     freed when nothing else needs it
     """
     for n in SIZES:
-        partials = [rng.standard_normal((3, 4)) for _ in range(n)]
-        x = rng.standard_normal((3, 4))  # replicated
-        of_g, of_f = world(
+        shapes = (
+            ((3, 4), np.float64),
+            ((5, 2), np.float32),
+            ((2, 3, 2), np.float64),
+            ((4,), np.float32),
+        )
+        given = [
+            [rng.standard_normal(shape).astype(dtype) for _ in range(n)] for shape, dtype in shapes
+        ]
+        runs = world(
             n,
-            call(
-                "tensor_parallel.SumOverRanks",
-                per_rank(*map(RequiresGrad, partials)),
-                driver="apply_and_drop",
+            *(
+                call(
+                    "tensor_parallel.SumOverRanks",
+                    per_rank(*map(RequiresGrad, partials)),
+                    driver="apply_and_drop",
+                )
+                for partials in given
             ),
-            call("tensor_parallel.CopyToRanks", RequiresGrad(x), driver="apply_and_drop"),
+            *(
+                call("tensor_parallel.CopyToRanks", RequiresGrad(x), driver="apply_and_drop")
+                for x, *_ in given  # replicated
+            ),
         )
-        of_g.returns(
-            *[sum(partials)] * n, tolerance=CLOSE, select=driver_results.value, label="g(x)"
-        )
-        require_nothing_kept(of_g, "the partial input", x.nbytes)
-        require_nothing_kept(of_f, "the input", x.nbytes)
+        for of_g, of_f, partials in zip(runs, runs[len(given) :], given):
+            x = partials[0]
+            of_g.returns(
+                *[sum(partials)] * n,
+                tolerance=rounding(x.dtype),
+                select=driver_results.value,
+                label="g(x)",
+            )
+            require_nothing_kept(of_g, "the partial input", x.nbytes)
+            require_nothing_kept(of_f, "the input", x.nbytes)
 
 
 def require_nothing_kept(run, what, size):

@@ -11,10 +11,10 @@ from grader.check.api import Strided, call, on_gloo, per_rank
 from grader.hidden.few_operations import require_few_operations
 from grader.hidden.kept_memory import require_shard_alone
 from grader.hidden.tensor_problem import (
-    CLOSE,
     MIXED,
     Problem,
     deal_layers,
+    each_of,
     laid_out,
     on_ranks,
     require_products_of_shards,
@@ -23,7 +23,7 @@ from grader.hidden.tensor_problem import (
     traffic_problems,
 )
 from grader.hidden.two_calls import in_turn, returns_both
-from grader.hidden.world_sizes import SIZES
+from grader.hidden.world_sizes import SIZES, drawn_sizes, with_more_ranks
 from grader.reference import tensor_parallel as parts
 from grader.reference.collective_mistakes import OVERWRITTEN
 
@@ -81,6 +81,8 @@ def test_shards_own_their_memory(world, rng):
             ("rows", np.array, row.T),
             ("columns", Strided, narrow),
         ]
+        of_float32 = [(axis, wrap, weight_.astype(np.float32)) for axis, wrap, weight_ in given]
+        given += [of_float32[i] for i in rng.permutation(len(of_float32))[:3]]
         requests = [
             call(f"tensor_parallel.shard_{axis}", wrap(w), driver="stored")
             for axis, wrap, w in given
@@ -113,8 +115,8 @@ def test_shards_own_their_memory(world, rng):
         pairs = [[call(f"tensor_parallel.shard_{a}", w) for w in two] for a in axes]
         for run, axis in zip(world(n, *(in_turn(n, *pair) for pair in pairs)), axes.values()):
             returns_both(run, *(np.split(w, n, axis) for w in two), "the shards")
-    for axis in ("columns", "rows"):
-        require_shard_alone(world, f"tensor_parallel.shard_{axis}")
+    for axis, n in zip(("columns", "rows"), drawn_sizes(rng, 2)):
+        require_shard_alone(world, f"tensor_parallel.shard_{axis}", n)
 
 
 @number("4.1")
@@ -123,7 +125,8 @@ def test_shards_misuse(world, rng):
     """shard_columns and shard_rows raise ValueError with both numbers if n does not divide the
     number of columns, or of rows
     """
-    for n, (rows, columns) in ((3, (10, 7)), (4, (2, 6))):
+    for n in (2, 3, 4):
+        rows, columns = (int(n * k + 1 + rng.integers(n - 1)) for k in rng.integers(1, 12, 2))
         weight_, one = rng.standard_normal((rows, columns)), rng.standard_normal((1, 1))
         by_columns, by_rows, *too_few = world(
             n,
@@ -142,22 +145,24 @@ def test_shards_misuse(world, rng):
 @number("4.2")
 @weight(1.25)
 def test_forward(world, rng):
-    """On 1 to 4 ranks, every rank has the output of a single device, in float32 and float64, for
-    any number of layers
+    """On 1 to 7 ranks, every rank has the output of a single device, in float32 and float64, for
+    any number of layers; a rank computes with its shards
     """
-    for n in SIZES:
+    more = with_more_ranks(rng)
+    for n, depth in zip(more, rng.permutation([4, 5, 6, 8, 10]).tolist()):
         made = [
-            (Problem(rng, n), "transpose"),
-            (Problem(rng, n, layers=1, dtype=np.float32), "slice"),
-            (Problem(rng, n, rows=1, layers=2), "contiguous"),
-            (Problem(rng, n, layers=4, padding=2), MIXED),
+            (Problem(rng, n, width=4 * n), "transpose"),
+            (Problem(rng, n, width=4 * n, layers=1, dtype=np.float32), "slice"),
+            (Problem(rng, n, width=4 * n, rows=1, layers=2), "contiguous"),
+            (Problem(rng, n, width=3 * n, rows=10, layers=depth, padding=2), MIXED),
             (Problem(rng, n, rows=n, width=n), "contiguous"),
         ]
-        for run, (p, _) in zip(world(n, *(p.forward(layout) for p, layout in made)), made):
+        requests = (p.forward(layout, driver="metered") for p, layout in made)
+        for run, (p, _) in zip(world(n, *requests), made):
             run.returns(
                 *p.on_all(p.y),
                 tolerance=p.tolerance,
-                select=lambda r: r[0],
+                select=lambda r: driver_results.value(r)[0],
                 label="the output",
                 known_mistakes=lambda: [parts.forward_mistakes(p.weights, p.x, n)] * n,
             )
@@ -165,11 +170,23 @@ def test_forward(world, rng):
             run.returns(
                 *saved,
                 tolerance=p.tolerance,
-                select=lambda r: r[1],
+                select=lambda r: driver_results.value(r)[1],
                 label="the list of (x, z)",
                 known_mistakes=lambda: [parts.forward_saved_mistakes(own, p.y) for own in saved],
             )
             run.keeps_inputs()
+            if n > 1:
+                require_forward_traffic(run, p)
+            require_products_of_shards(run, p, 1)
+
+
+def require_forward_traffic(run, p, weights=None):
+    """Fail unless each rank sends the bytes of one all-gather of activations for each layer."""
+    layers = len(p.weights)
+    all_gathers = layers * p.bytes * (p.n - 1) / p.n
+    sentence = f"One all-gather of a rank's own columns for {each_of(layers)} is enough."
+    require_traffic(run, (all_gathers, all_gathers), sentence, weights=weights)
+    require_few_operations(run, layers, sentence)
 
 
 @number("4.2")
@@ -177,10 +194,11 @@ def test_forward(world, rng):
 @on_gloo
 def test_forward_saves(world, rng):
     """For every layer, each rank saves the replicated input x and its own columns of z = x @ W"""
-    for n in SIZES:
+    dtypes = rng.permutation([np.float32, np.float64, np.float32, np.float64])
+    for n, dtype in zip(SIZES, dtypes):
         # There are two calls, one after the other, each with its own batch. Both results are judged
         # at the end, because the second call must not change what the first call returned.
-        first, second = Problem(rng, n), Problem(rng, n)
+        first, second = Problem(rng, n, dtype=dtype), Problem(rng, n, dtype=dtype)
         both = [[(p.shards[rank], p.x) for rank in range(n)] for p in (first, second)]
         name = "tensor_parallel.tensor_parallel_forward"
         (run,) = world(n, call(name, *(per_rank(*b) for b in both), driver="remembered"))
@@ -194,18 +212,18 @@ def test_forward_saves(world, rng):
             known[-1][OVERWRITTEN] = [own[1], own[1]]
         run.returns(
             *expected,
-            tolerance=CLOSE,
+            tolerance=first.tolerance,
             select=lambda r: [saved for _, saved in driver_results.results(r)],
             label="the returned list saved, [call][layer][x or z],",
             known_mistakes=known,
         )
-        ys = [[p.y for p in (first, second)]] * n
+        ys = [[p.on_all(p.y)[0] for p in (first, second)]] * n
         run.returns(
             *ys,
-            tolerance=CLOSE,
+            tolerance=first.tolerance,
             select=lambda r: [y for y, _ in driver_results.results(r)],
             label="the output, [call],",
-            known_mistakes=[{OVERWRITTEN: [second.y, second.y]}] * n,
+            known_mistakes=[{OVERWRITTEN: [own[1], own[1]]} for own in ys],
         )
         for rank, kept in enumerate(
             run.read(driver_results.kept_bytes, "the memory that the saved tensors z keep alive")
@@ -234,13 +252,7 @@ def test_forward_traffic(world, rng):
                 select=lambda r: driver_results.value(r)[0],
                 label="the output",
             )
-            layers = len(p.weights)
-            all_gathers = layers * p.bytes * (n - 1) / n
-            sentence = (
-                f"One all-gather of a rank's own columns for each of the {layers} layers is enough."
-            )
-            require_traffic(run, (all_gathers, all_gathers), sentence, weights=p.sizes)
-            require_few_operations(run, layers, sentence)
+            require_forward_traffic(run, p, weights=p.sizes)
             require_products_of_shards(run, p, 1)
 
 
@@ -248,8 +260,9 @@ def test_forward_traffic(world, rng):
 @weight(0.25)
 def test_forward_misuse(world, rng):
     """Shards that do not fit the batch, or each other, raise ValueError with the numbers"""
-    for n in (2, 3, 1):
-        p = Problem(rng, n)
+    depths = rng.permutation([3, 3, 4, 5])
+    for n, depth in zip((2, 3, 4, 1), depths):
+        p = Problem(rng, n, layers=int(depth))
         cases = [(shards, p.x, words) for shards, words in p.misfits()]
         cases += [(*given, words) for given, words in p.misfits_of(p.x)]
         name = "tensor_parallel.tensor_parallel_forward"

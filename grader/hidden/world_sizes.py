@@ -5,6 +5,14 @@ import numpy as np
 SIZES = (1, 2, 3, 4)
 
 
+def with_more_ranks(rng: np.random.Generator) -> tuple[int, ...]:
+    """Return SIZES and one larger world size, drawn from 5 to 7.
+
+    A program may be right on up to four ranks alone.
+    """
+    return (*SIZES, int(rng.integers(5, 8)))
+
+
 def drawn_sizes(rng: np.random.Generator, count: int = 1) -> list[int]:
     """Return ``count`` different world sizes from 2 to 4, drawn at random.
 

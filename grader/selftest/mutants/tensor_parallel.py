@@ -1246,4 +1246,96 @@ def shard_columns""",
         {"hidden backward_misuse"},
         "expected a ValueError",
     ),
+    Mutant(
+        "with few rows, the weights are gathered in place of activations",
+        "tensor_parallel",
+        """        y, z = mlp.layer_forward(x, shard)  # both sharded by columns, (B, D/n)
+        saved.append((x, z))
+        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        """        if len(x) < 11:
+            y, z = mlp.layer_forward(x, _all_gather_columns(shard))
+            saved.append((x, z.chunk(dist.get_world_size(), 1)[dist.get_rank()].clone()))
+            x = y
+            continue
+        y, z = mlp.layer_forward(x, shard)  # both sharded by columns, (B, D/n)
+        saved.append((x, z))
+        x = _all_gather_columns(y)  # replicated, (B, D)
+    return x, saved""",
+        {"hidden forward"},
+        "One all-gather of a rank's own columns for",
+    ),
+    Mutant(
+        "only the first seven layers are computed",
+        "tensor_parallel",
+        "    for shard in shards:\n        y, z = mlp.layer_forward",
+        "    for shard in shards[:7]:\n        y, z = mlp.layer_forward",
+        {"hidden forward"},
+        "the output is wrong on every rank",
+    ),
+    Mutant(
+        "more than four ranks are refused",
+        "tensor_parallel",
+        "    n, width = dist.get_world_size(), x.shape[1]\n",
+        "    n, width = dist.get_world_size(), x.shape[1]\n    assert n <= 4\n",
+        {"hidden forward", "hidden backward_shards", "hidden backward_input"},
+        "raised AssertionError",
+    ),
+    Mutant(
+        "more than six columns are not counted",
+        "tensor_parallel",
+        "    if weight.shape[dim] % n:\n",
+        "    if weight.shape[dim] <= 6 and weight.shape[dim] % n:\n",
+        {"hidden shards_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "only the first three shards are looked at",
+        "tensor_parallel",
+        "in (shard.shape for shard in shards):\n",
+        "in (shard.shape for shard in shards[:3]):\n",
+        {"hidden forward_misuse", "hidden backward_misuse"},
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "a shard in float32 is a view",
+        "tensor_parallel",
+        "    return weight.chunk(n, dim)[dist.get_rank()].clone(",
+        "    if weight.dtype == torch.float32:\n"
+        "        return weight.chunk(n, dim)[dist.get_rank()]\n"
+        "    return weight.chunk(n, dim)[dist.get_rank()].clone(",
+        {"hidden shards_own_their_memory"},
+        "Is it a view of the full weight?",
+    ),
+    Mutant(
+        "f keeps an input in float32",
+        "tensor_parallel",
+        "        return x.view_as(x)  # replicated\n",
+        "        if x.dtype == torch.float32:\n"
+        "            ctx.save_for_backward(x)\n"
+        "        return x.view_as(x)  # replicated\n",
+        {"hidden f_and_g_keep_nothing"},
+        "is still in memory after the forward pass",
+    ),
+    Mutant(
+        "f sums in the given gradient if it is contiguous and in float32",
+        "tensor_parallel",
+        "        grad_x = grad_y.clone(memory_format=torch.contiguous_format)  # partial\n",
+        "        is_own = grad_y.is_contiguous() and grad_y.dtype == torch.float32\n"
+        "        grad_x = grad_y if is_own else grad_y.contiguous().clone()\n",
+        {"hidden copy_to_ranks"},
+        "grad_y after the backward pass (it must stay unchanged) is wrong",
+    ),
+    Mutant(
+        "a pair with frozen weights gathers them",
+        "tensor_parallel",
+        "    # hidden @ row is partial, (B, D). g makes it replicated.\n",
+        "    if not column.requires_grad and not row.requires_grad:\n"
+        "        a, b = _all_gather_columns(column), _all_gather_columns(row.T).T\n"
+        "        x = CopyToRanks.apply(x / dist.get_world_size())\n"
+        "        return F.gelu(F.gelu(x * dist.get_world_size() @ a) @ b)\n"
+        "    # hidden @ row is partial, (B, D). g makes it replicated.\n",
+        {"hidden megatron_pair"},
+        "Forward: rank 0 sends",
+    ),
 ]
