@@ -1332,8 +1332,7 @@ def shard_columns""",
         "    # hidden @ row is partial, (B, D). g makes it replicated.\n",
         "    if not column.requires_grad and not row.requires_grad:\n"
         "        a, b = _all_gather_columns(column), _all_gather_columns(row.T).T\n"
-        "        x = CopyToRanks.apply(x / dist.get_world_size())\n"
-        "        return F.gelu(F.gelu(x * dist.get_world_size() @ a) @ b)\n"
+        "        return F.gelu(F.gelu(x @ a) @ b)\n"
         "    # hidden @ row is partial, (B, D). g makes it replicated.\n",
         {"hidden megatron_pair"},
         "Forward: rank 0 sends",
