@@ -136,10 +136,11 @@ class ZeroAdamW:
         the gradients. A reduce-scatter gives this rank its shard of the sum of all gradients. AdamW
         updates this rank's shard of the weights. An all-gather then gives each rank the updated
         shards of the other ranks.
-        Settings: each step uses the current settings of ``self.optimizer``. So a schedule of
-        learning rates can set ``zero.optimizer.param_groups[0]["lr"]`` between two steps. (The
-        checks give each rank a learning rate of its own. Rank r then updates shard r with its own
-        rate, and all ranks get the result.)
+        Settings and state: each step uses the current settings and the current moments of
+        ``self.optimizer``. So a schedule can set ``zero.optimizer.param_groups[0]["lr"]`` between
+        two steps, or ``"betas"``, ``"eps"`` or ``"weight_decay"``. A checkpoint can write other
+        moments into ``zero.optimizer.state``. (The checks do both. They give each rank settings and
+        moments of its own. Rank r then updates shard r with them, and all ranks get the result.)
 
         With 2 ranks, one weight [[w₀, w₁]] and the gradients [[2, 4]] and [[4, 8]]:  rank 0 updates
         w₀ with the gradient 3, rank 1 updates w₁ with the gradient 6, and both ranks get both

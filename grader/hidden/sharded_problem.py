@@ -39,15 +39,16 @@ def drawn_rates(rng, n, steps, first):
     return [[first, *(first * rng.uniform(0.5, 1.5, steps - 1)).tolist()] for _ in range(n)]
 
 
-def served_rates(rates):
+def served_rates(rates, of=""):
     """Return the argument that gives each rank its learning rates of all steps except the first.
 
     For each of these steps, a rank gets a function that asks the judge for the rate. So no rank
-    knows its rate before the step, and no rank knows the rates of other ranks.
+    knows its rate before the step, and no rank knows the rates of other ranks. If a call has
+    several such arguments, ``of`` distinguishes them.
     """
     return per_rank(
         *(
-            [Probe(f"learning rate of step {k}", rate) for k, rate in enumerate(own[1:], 1)]
+            [Probe(f"learning rate of step {k}{of}", rate) for k, rate in enumerate(own[1:], 1)]
             for own in rates
         )
     )

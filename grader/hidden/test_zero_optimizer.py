@@ -11,6 +11,7 @@ from grader.check.api import SETTLED, Tolerance, call, draw, imports_note, liste
 from grader.hidden.sharded_evidence import imported, require_traffic
 from grader.hidden.sharded_problem import ZeroProblem, drawn_rates, late, served_rates
 from grader.hidden.world_sizes import SIZES
+from grader.hidden.zero_in_turn import in_turn_problems, in_turn_request, require_both_trained
 from grader.reference import zero
 from grader.reference.counting import counted
 from grader.reference.data_parallel import OTHER_MEMORY
@@ -55,7 +56,8 @@ def zero_runs(world, rng, n):
 @weight(1.0)
 def test_zero_weights(world, rng):
     """After every step of ZeroAdamW, all weights on 1 to 4 ranks are those of a single device, and
-    the weights stay in the same memory; ZeroAdamW(…) itself communicates nothing
+    the weights stay in the same memory; ZeroAdamW(…) itself communicates nothing. Two objects train
+    independently of each other, with the current settings and moments of their optimizers
     """
     for n in SIZES:
         for run, p in zero_runs(world, rng, n):
@@ -97,6 +99,9 @@ def test_zero_weights(world, rng):
                 known_mistakes=[{OTHER_MEMORY: p.weights}] * n,
             )
             require_silent_constructor(run)
+        both = in_turn_problems(rng, n)
+        (run,) = world(n, in_turn_request(both))
+        require_both_trained(run, both)
 
 
 def require_silent_constructor(run):
@@ -195,7 +200,9 @@ def test_zero_memory(world, rng):
     # bytes as both whole moments. So the memory alone does not show whether a rank keeps both whole
     # moments in place of these buffers. The traffic shows it: to compute the moments of all
     # weights, a rank needs the averages of all gradients, which take an all-reduce. The new weights
-    # take an all-gather in addition, because only rank r knows the learning rate of shard r.
+    # take an all-gather in addition, because only rank r knows the learning rate of shard r. Before
+    # the last step, the moments of each shard get new values. Only the shard's owner has these
+    # values, so all other moments that a rank might keep become useless.
     n, tensors, entries, steps = 4, 2, 3 * 2**17, 2
     seed, *own_seeds = rng.integers(2**62, size=n + 1).tolist()
     rates = drawn_rates(rng, n, steps, first := 0.05)
@@ -222,10 +229,21 @@ def test_zero_memory(world, rng):
         [[draw(own, k * tensors + i, entries) for i in range(tensors)] for k in range(steps)]
         for own in own_seeds
     ]
-    after = zero.trained(weights, zero.averages(gradients), rates)[0][-1]
+    size = tensors * entries // n
+    moments = [[draw(own, steps * tensors + i, size) for i in range(2)] for own in own_seeds]
+
+    def change(made, rank, step):
+        if step == steps - 1:
+            made.moments = [tuple(moments[rank])]
+
+    after = zero.trained(weights, zero.averages(gradients), rates, change=change)[0][-1]
     sums = [(np.array(w.sum()), np.array(np.square(w).sum())) for w in after]
     label = "each weight's sum of entries and sum of squares after the last step"
-    more = "the weights are wrong. Another check of this problem compares them entry by entry"
+    more = (
+        "the weights are wrong (another check of this problem compares them entry by entry), or a"
+        " step did not use the moments in self.optimizer.state. The check replaces them before the"
+        " last step, and only the owner of a shard has its new moments"
+    )
     large.returns(*[sums] * n, tolerance=CLOSE, label=label, otherwise=more)
     rests.values()
     sentence = (

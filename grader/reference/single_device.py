@@ -135,13 +135,16 @@ def large_step(weights: list, x: np.ndarray) -> tuple[float, list, list]:
 
 @dataclass
 class AdamW:
-    """AdamW with torch's defaults: β = (0.9, 0.999), ε = 1e−8, and decoupled weight decay.
+    """AdamW with decoupled weight decay, by default with torch's settings.
 
-    It is defined in [Loshchilov and Hutter, 2019].
+    It is defined in [Loshchilov and Hutter, 2019]. As in torch, each step uses the settings that
+    the object has at this time.
     """
 
     lr: float
     decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
     moments: list = field(default_factory=list)
     steps: int = 0
 
@@ -149,13 +152,15 @@ class AdamW:
         """Return the weights after one more step. The lists in the arguments stay unchanged."""
         self.steps += 1
         self.moments = self.moments or [(np.zeros_like(g), np.zeros_like(g)) for g in gradients]
+        first, second = self.betas
         self.moments = [
-            (0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2)
+            (first * m + (1 - first) * g, second * v + (1 - second) * g**2)
             for (m, v), g in zip(self.moments, gradients)
         ]
         moved = []
         for w, (m, v) in zip(weights, self.moments):
-            direction = (m / (1 - 0.9**self.steps)) / (np.sqrt(v / (1 - 0.999**self.steps)) + 1e-8)
+            mean = m / (1 - first**self.steps)
+            direction = mean / (np.sqrt(v / (1 - second**self.steps)) + self.eps)
             moved.append(w * (1 - self.lr * self.decay) - self.lr * direction)
         return moved
 

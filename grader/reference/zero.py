@@ -65,6 +65,24 @@ OWN_RATE = (
     " all-gather"
 )
 OR_OWN_GRADIENTS = "Or did this rank use its own gradients, and not the averages?"
+OTHER_OBJECT = (
+    "the weights of the first object do not change any more. Does the class, or a global variable,"
+    " hold what each ZeroAdamW object must hold itself? Then a second object overwrites it"
+)
+STOPPED = "only the first {} steps changed the weights. Every call of step makes a step"
+ONLY_RATE = (
+    "only the learning rate was read from self.optimizer. Each step must use all current settings"
+    " of self.optimizer: lr, betas, eps and weight_decay"
+)
+OLD_STATE = (
+    "the step used the moments that AdamW had before the check replaced them in"
+    " self.optimizer.state. The moments of a shard belong only into this state"
+)
+OLD_STATE_OF_OTHERS = (
+    "the shards of the other ranks were updated with moments that their owners no longer have. A"
+    " rank must not keep the state of other shards: update only this rank's shard, and get the"
+    " other shards by an all-gather"
+)
 ALL_UPDATED = (
     "this rank updated all weights, not only its shard: its optimizer has a state for all of them."
     " Give the optimizer one tensor, this rank's flat shard, and get the other shards by an"
@@ -87,13 +105,17 @@ def averages(gradients: list) -> list:
 
 
 def trained(
-    weights: list, steps: list, rates: Rates, optimizer: Callable[[float], Any] = AdamW
+    weights: list,
+    steps: list,
+    rates: Rates,
+    optimizer: Callable[[float], Any] = AdamW,
+    change: Callable[[Any, int, int], None] = lambda made, rank, step: None,
 ) -> tuple[list, list]:
     """Return the weights after every step, and for each rank the two moments of its shard.
 
     ``steps[step]`` has the gradients of all weights, which are the same on all ranks.
     ``optimizer`` makes an optimizer from a learning rate. If this optimizer is not AdamW, each rank
-    has () in place of the moments.
+    has () in place of the moments. Before each step, ``change`` may change a rank's optimizer.
     """
     n = len(rates)
     of_steps = [shards(step, n) for step in steps]
@@ -104,6 +126,7 @@ def trained(
         made, values = optimizer(own[0]), [pieces[rank]]
         for k, gradients in enumerate(of_steps):
             made.lr = own[k]
+            change(made, rank, k)
             values = made.step(values, [gradients[rank]])
             after[k].append(values[0])
         moments.append(made.moments[0] if isinstance(made, AdamW) else ())
@@ -144,7 +167,7 @@ def zero_mistakes(weights: list, gradients: list, rates: Rates) -> list[dict[str
     for rank in range(n):
         own_rate = [rates[rank]] * n
         known = {
-            OWN_ONLY: [_own_updated(weights, step, n, rank) for step in right],
+            OWN_ONLY: [own_updated(weights, step, n, rank) for step in right],
             ALONE_ON_EACH: result(gradients[rank], own_rate),
         }
         if len(average) > 1:  # all ranks make the first step at the same rate
@@ -228,7 +251,7 @@ def _with_averaged_weights(weights: list, gradients: list, rates: Rates) -> list
     return after[1:]
 
 
-def _own_updated(weights: list, moved: list, n: int, rank: int) -> list:
+def own_updated(weights: list, moved: list, n: int, rank: int) -> list:
     """Return the weights with one rank's shard updated, and the other shards unchanged."""
     pieces = shards([np.asarray(w, np.float64) for w in weights], n)
     pieces[rank] = shards(moved, n)[rank]

@@ -54,6 +54,7 @@ DRIVERS: dict[str, Callable] = {
     "of_spans": pipeline_parallel.of_spans,
     "drawn_shards": sharded_data_parallel.drawn_shards,
     "zero_steps": sharded_data_parallel.zero_steps,
+    "zero_in_turn": sharded_data_parallel.zero_in_turn,
     "zero_rests": sharded_data_parallel.zero_rests,
     "followed_layers": sharded_data_parallel.followed_layers,
     "in_groups": device_mesh.in_groups,

@@ -66,6 +66,49 @@ def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     return {"weights": after, "optimizer": zero.optimizer, **kept}
 
 
+def zero_in_turn(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make several objects of a student's ``ZeroAdamW``. Then make a step with each object in turn.
+
+    ``args`` holds ``[weights, steps, rates, settings, moments]`` for each object. The first three
+    are the arguments of ``zero_steps``. Before each step except the first, all settings of the
+    object's optimizer change: ``settings`` holds a list ``[weight decay, beta 1, beta 2, eps]`` for
+    each of these steps. ``moments`` holds the index of one of these steps and two tensors. Before
+    this step, the tensors replace the moments of this rank's shard. Return each object's weights
+    after each step, ``[object][step][tensor]``.
+    """
+    objects = [zero_class(weights, **kwargs) for weights, *_ in args]
+    after: list[list] = [[] for _ in args]
+    for number in range(len(args[0][1])):
+        for zero, own, (weights, steps, rates, settings, moments) in zip(objects, after, args):
+            if number:
+                _set_rate(zero.optimizer, rates[number - 1]())
+                _set_others(zero.optimizer, *settings[number - 1])
+            if number == moments[0]:
+                _set_moments(zero.optimizer, *moments[1:])
+            zero.step(steps[number])
+            own.append([weight.detach().clone() for weight in weights])
+    return after
+
+
+def _set_others(
+    optimizer: torch.optim.Optimizer, decay: float, first: float, second: float, eps: float
+) -> None:
+    """Set all settings except the learning rate as schedulers do."""
+    for group in optimizer.param_groups:
+        group["weight_decay"], group["betas"], group["eps"] = decay, (first, second), eps
+
+
+def _set_moments(
+    optimizer: torch.optim.Optimizer, first: torch.Tensor, second: torch.Tensor
+) -> None:
+    """Write new values into the optimizer's moments. Moments of another size stay as they are."""
+    for state in optimizer.state.values():
+        for name, values in (("exp_avg", first), ("exp_avg_sq", second)):
+            moment = state.get(name)
+            if isinstance(moment, torch.Tensor) and moment.shape == values.shape:
+                moment.data.copy_(values)
+
+
 def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate as torch's schedulers do."""
     for group in optimizer.param_groups:
@@ -78,11 +121,12 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     The first call gets the learning rates as ``zero_steps`` does. ``seed`` is the seed of the
     weights, and ``own_seed`` the seed of this rank's gradients. There are ``tensors`` weights of
     ``entries`` numbers each. Weight i has the numbers that ``draw`` returns for index i. Its
-    gradient in step s (0, 1, …) has the numbers for index s · tensors + i. Return, for each weight
-    at the end, the sum of its entries and the sum of their squares. The second call has no
-    arguments, and returns None. The ranks enter a barrier at the beginning of each call, so the hub
-    measures their memory twice. In the first call there are no weights yet. In the second call the
-    steps are done, and the weights and the optimizer are in memory.
+    gradient in step s (0, 1, …) has the numbers for index s · tensors + i. Before the last step,
+    the moments of this rank's shard get the numbers for the next two indices of ``own_seed``.
+    Return, for each weight at the end, the sum of its entries and the sum of their squares. The
+    second call has no arguments, and returns None. The ranks enter a barrier at the beginning of
+    each call, so the hub measures their memory twice. In the first call there are no weights yet.
+    In the second call the steps are done, and the weights and the optimizer are in memory.
     """
     meet_at_rest()
     if not args:
@@ -95,6 +139,10 @@ def zero_rests(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
     for number in range(len(rates) + 1):
         if number:
             _set_rate(zero.optimizer, rates[number - 1]())
+        if number == len(rates):
+            size, following = count * entries // dist.get_world_size(), (number + 1) * count
+            numbers = (draw(own_seed, following + i, size) for i in range(2))
+            _set_moments(zero.optimizer, *map(torch.from_numpy, numbers))
         indices = range(number * count, (number + 1) * count)
         zero.step([torch.from_numpy(draw(own_seed, index, entries)) for index in indices])
     RESTING.append((zero, weights))

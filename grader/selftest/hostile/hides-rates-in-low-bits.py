@@ -5,7 +5,7 @@ part: sharded_data_parallel
 extends: solutions
 control: none
 some: 6.2
-unless any: hold more memory than a problem allows, if no check measures it, or if it stays below the limit of a check
+says: only the owner of a shard has its new moments
 seconds: 90
 """
 

@@ -401,6 +401,71 @@ MUTANTS = [
         "has a state for",
     ),
     mutant(
+        "all objects share what the newest object has",
+        "        self.weights = list(weights)\n        self.shard = flat_shard(weights)\n"
+        + OPTIMIZER,
+        """        shared = ZeroAdamW
+        shared.weights = list(weights)
+        shared.shard = flat_shard(weights)
+        shared.optimizer = torch.optim.AdamW([shared.shard], lr=lr)
+""",
+        {
+            "hidden zero_weights",
+        },
+        "Does the class, or a global variable, hold what each ZeroAdamW object must hold",
+    ),
+    mutant(
+        "the fourth step and all later steps do nothing",
+        "        self.shard.grad = torch.empty_like(self.shard)\n" + SCATTER,
+        """        self.steps = getattr(self, "steps", 0) + 1
+        if self.steps > 3:
+            return
+        self.shard.grad = torch.empty_like(self.shard)
+""" + SCATTER,
+        {
+            "hidden zero_weights",
+        },
+        "only the first 3 steps changed the weights",
+    ),
+    mutant(
+        "an own AdamW that reads only the learning rate",
+        STEP,
+        """        own = self.optimizer.state[self.shard]
+        if not own:
+            own["step"] = torch.tensor(0.0)
+            own["exp_avg"] = torch.zeros_like(self.shard)
+            own["exp_avg_sq"] = torch.zeros_like(self.shard)
+        lr, gradient = self.optimizer.param_groups[0]["lr"], self.shard.grad
+        own["step"] += 1
+        t = float(own["step"])
+        own["exp_avg"].mul_(0.9).add_(gradient, alpha=0.1)
+        own["exp_avg_sq"].mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        root = (own["exp_avg_sq"] / (1 - 0.999**t)).sqrt() + 1e-8
+        self.shard.mul_(1 - lr * 0.01).sub_(lr * own["exp_avg"] / (1 - 0.9**t) / root)
+""",
+        {
+            "hidden zero_weights",
+        },
+        "only the learning rate was read from self.optimizer",
+    ),
+    mutant(
+        "an own AdamW whose moments are elsewhere, and are copied into the optimizer",
+        STEP,
+        """        kept = getattr(self, "kept", None)
+        if kept:
+            for name in ("exp_avg", "exp_avg_sq"):
+                self.optimizer.state[self.shard][name].copy_(kept[name])
+        self.optimizer.step()
+        state = self.optimizer.state[self.shard]
+        self.kept = {name: state[name].clone() for name in ("exp_avg", "exp_avg_sq")}
+""",
+        {
+            "hidden zero_memory",
+            "hidden zero_weights",
+        },
+        "the step used the moments that AdamW had before the check replaced them",
+    ),
+    mutant(
         "a second optimizer holds everything",
         OPTIMIZER,
         """        self.optimizer = torch.optim.AdamW([self.shard], lr=lr)
