@@ -178,6 +178,11 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     includes copies for communication, so here the limits are higher: beyond the shards and their
     gradients, 4 whole layers are allowed before the first operation of the backward pass, and 8
     after it.
+    Order: gather at most one layer ahead. Before you gather layer l in the backward pass, start the
+    reduce-scatters of all layers from l + 2 on. Gather from the tensors in ``shards``, not from
+    copies. (When the backward pass begins, some checks write new values into shards of layers
+    before the last two. The gradients must then be those of the new weights. Each layer's output
+    stays the same.)
     Traffic: each rank sends 3(n−1)/n times the bytes of the weights. You may keep the last layer
     for the backward pass, but no other layer. The last layer is then gathered only once.
 
@@ -219,6 +224,9 @@ def prefetched_step(
     gathers. The checks also measure the memory of your process. This memory includes copies for
     communication, so here the limits are higher: beyond the shards and their gradients, 12 whole
     layers are allowed, and 6 until the first operation of the backward pass.
+    Order: when you call ``layer_backward`` for layer l, the reduce-scatters of all layers from
+    l + 2 on have started. Gather from the tensors in ``shards``, as in ``fully_sharded_step``: some
+    checks write new values into them when the backward pass begins.
     Traffic: as for ``fully_sharded_step``. Gather each layer with one ``all_gather`` of its shard,
     and average gradients with ``reduce_scatter``. You may replace these two by their variants that
     take one large tensor. Use no other communication.

@@ -34,6 +34,7 @@ IN_ORDER = {
     "metered",
     "on_mesh",
     "overwritten_after",
+    "renewed_layers",
     "rests",
     "swept",
     "with_timeline",

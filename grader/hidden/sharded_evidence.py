@@ -4,27 +4,17 @@ The hub has recorded the step's operations. The system has measured the ranks' m
 functions, ``layer_forward`` and ``layer_backward``, have noted their arguments.
 """
 
-from functools import cached_property
-
-import numpy as np
-
-from grader.check.api import (
-    OVERWRITTEN_ALLOWED_BYTES,
-    SETTLED,
-    Probe,
-    call,
-    draw,
-    imports_note,
-    listed,
-    per_rank,
-    rounding,
-)
+from grader.check.api import Probe, listed
 from grader.hidden.own_products import require_own_products
 from grader.reference import sharded
 from grader.reference.counting import counted
 
 FORWARD, BACKWARD = "forward of layer {}", "backward of layer {}"  # names of probes
-MIB = 2**20
+KEPT_LAYERS = (
+    "layers of the forward pass were used again. In this call, shards of layers before the"
+    " last two get new values when the backward pass begins. In the backward pass, gather each"
+    " layer again, from the tensors in shards. Do not keep layers, and do not copy the shards"
+)
 # Operations that add up the tensors of ranks. All other operations deliver tensors unchanged.
 SUMS = ("all_reduce", "reduce_scatter", "reduce")
 
@@ -155,6 +145,80 @@ def require_few_layers(run, rank, p, enough):
         run.require(whole <= enough + 0.5, f"{text} {likely}")
 
 
+def require_gathered_late(run, rank, p):
+    """Fail if a rank has gathered much more than one layer ahead of its products.
+
+    When the rank computes a layer, it may have gathered this layer and the next one. The products
+    before show which layer it computes. A rank that computes more products than it needs may gather
+    earlier. In the backward pass, a layer has at least two products. Then the operations so far
+    also include the reduce-scatters of earlier layers, and perhaps one more.
+    """
+    one = (p.n - 1) / p.n * p.layer_bytes
+    done = 0
+    for entry in run.require_products(rank, 0):
+        sent = sum(o.traffic for o in run.operations(rank) if o.at < entry.at * 1e9)
+        forward = min(done // p.product, p.layers)
+        backward = max(done - p.layers * p.product, 0) // (2 * p.product)
+        most = forward + 2 if forward < p.layers else p.layers + 2 * backward + 3
+        way = "forward" if forward < p.layers else "backward"
+        text = (
+            f"rank {rank}, {way}: when the rank computed layer"
+            f" {forward if forward < p.layers else p.layers - 1 - backward} (counted from 0), it"
+            f" had sent the bytes of {sent / one:.1f} gathers or reduce-scatters of a layer."
+            f" {most} are enough at this time. Does the rank gather layers long before it needs"
+            " them? Gather a layer just before it is used."
+        )
+        run.require(sent <= most * one + 0.5, text)
+        done += entry.amount
+
+
+def require_sums_in_time(run, layers, layer_bytes):
+    """Fail if whole gradients wait for their reduce-scatters while a rank gathers further layers.
+
+    Before the gather of layer l in the backward pass, the reduce-scatters of all layers from l + 2
+    on must have begun. A submission may gather and add up with any operations. If it is not clear
+    which operations gather, nothing is judged.
+    """
+    n = run.report.size
+    one = (n - 1) / n * layer_bytes
+    for rank in range(n):
+        done = run.operations(rank)
+        is_gather = _gathers(done, layers, one)
+        if not is_gather:
+            continue
+        brought, summed = 0.0, 0.0
+        total = sum(o.traffic for o, gathers in zip(done, is_gather) if gathers)
+        last = layers - 1 - (total < 2 * layers * one - 0.5)  # the first layer that comes again
+        for operation, gathers in zip(done, is_gather):
+            layer = last - int((brought + 0.5) // one - layers)
+            waiting = layers - layer - 2 - summed / one
+            text = (
+                f"rank {rank}, backward: before the rank gathered layer {layer} (counted from 0),"
+                f" it had reduce-scattered {summed / one:.1f} gradients of layers, but"
+                f" {layers - layer - 2} were expected. Do whole gradients wait, perhaps as NumPy"
+                " arrays? Reduce-scatter the gradient of each layer before you go on."
+            )
+            run.require(not gathers or layer > last or waiting * one <= 0.5, text)
+            brought += operation.traffic * gathers
+            summed += operation.traffic * (not gathers)
+
+
+def _gathers(operations, layers, one):
+    """Return for each operation whether it gathers, or [] if this is not clear.
+
+    Either all gradients are added up by ``SUMS``, or all layers are gathered by all-gathers and
+    broadcasts. ``one`` is the number of bytes that a rank sends for one gather of a layer.
+    """
+    sums = [o.kind in SUMS for o in operations]
+    gathers = [o.kind in ("all_gather", "broadcast") for o in operations]
+    added = sum(o.traffic for o, own in zip(operations, sums) if own)
+    brought = sum(o.traffic for o, own in zip(operations, gathers) if own)
+    if abs(added - layers * one) <= 0.5:
+        return [not own for own in sums]
+    is_all = (2 * layers - 1) * one - 0.5 <= brought <= 2 * layers * one + 0.5
+    return gathers if is_all else []
+
+
 def require_own_rows(run, rank, p):
     """Fail if a rank computes about as many products as the rows of all ranks take."""
     needed = (3 * p.layers - 1) * p.product
@@ -165,174 +229,6 @@ def require_own_rows(run, rank, p):
         f"Its own rows take {needed}, and the rows of all ranks take {p.n * needed}. Does the rank"
         " compute with the rows of other ranks? Reduce-scatter the gradients of its own rows.",
     )
-
-
-class LargeModel:
-    """A model so large that its layers can be seen in the memory of a rank's process.
-
-    The ranks and the judge draw the shards from seeds. All entries are independent, so a layer
-    cannot be kept in fewer bytes. All entries are positive, so rounding errors stay small.
-    """
-
-    # For each width of the model: how many bytes of the memory for imports are not counted. The
-    # second width is for submissions whose imports take more memory. There must be a limit, because
-    # a submission could take memory for no reason during its import, and keep layers in it later.
-    WIDTHS = {320: 2 << 20, 640: 16 << 20}
-
-    @classmethod
-    def weighed(cls, world, rng, function, is_followed=False):
-        """Run one step of a model, and measure the ranks' memory. Return the model and the run.
-
-        The model is wider if the submission's imports take much memory.
-        """
-        for width, bytes_of_imports in cls.WIDTHS.items():
-            model = cls(rng, width)
-            (run,) = world(model.n, model.request(function, is_followed))
-            run.values()
-            is_light = [
-                imported(run, rank, model.shards) <= bytes_of_imports
-                # A right program overwrites a quarter of the allowed bytes.
-                and run.overwritten(rank, 0) <= OVERWRITTEN_ALLOWED_BYTES // 2
-                for rank in range(model.n)
-            ]
-            if all(is_light):
-                break
-        return model, run
-
-    def __init__(self, rng, width, n=4, layers=16):
-        self.n, self.layers, self.width = n, layers, width
-        self.seeds = rng.integers(2**62, size=n).tolist()
-        self.entries = width * width // n
-        self.rows = [rng.uniform(0.5, 1.5, (1, width)) for _ in range(n)]
-        self.factors = [rng.uniform(0.7, 1.3, layers).tolist() for _ in range(2)]
-        self.layer_bytes = width * width * 8
-        self.shards = layers * self.layer_bytes // n  # bytes of a rank's shards
-
-    @cached_property
-    def pieces(self):
-        """Return the shards of the weights, indexed by ``[layer][rank]``."""
-        return [
-            [(1 + draw(seed, layer, self.entries) / 2) / self.width for seed in self.seeds]
-            for layer in range(self.layers)
-        ]
-
-    @cached_property
-    def weights(self):
-        return [np.concatenate(own).reshape(self.width, self.width) for own in self.pieces]
-
-    def request(self, function, is_followed=False):
-        followed = probes(*self.factors) if is_followed else ()
-        return call(
-            f"sharded_data_parallel.{function}",
-            per_rank(*self.rows),
-            *followed,
-            seed=per_rank(*self.seeds),
-            layers=self.layers,
-            entries=self.entries,
-            driver="drawn_shards",
-            weighs=SETTLED,
-        )
-
-    def has_values(self, run, is_followed=False):
-        """Fail if a loss or a gradient's shard is wrong, or if a step changed the given shards.
-
-        The ranks send fingerprints in place of gradients: see the driver ``drawn_shards``. A step
-        must not drop the shards that it got. Otherwise the rank's memory would not show how much
-        memory the step needs.
-        """
-        factors = self.factors if is_followed else ()
-        losses, gradients = sharded.local_steps(self.weights, self.rows, *factors)
-        told = [
-            [np.array(sharded.fingerprint(g)) for g in own]
-            for own in sharded.gradient_shards(gradients)
-        ]
-        shapes = run.read(lambda r: [list(map(int, s)) for s in r["shapes"]], "the shapes")
-        for rank, own in enumerate(shapes):
-            text = (
-                f"rank {rank} returned shards of the gradients with the shapes {str(own)[:300]}."
-                f" Expected: {self.layers} tensors with the shape ({self.entries},). The shard of a"
-                " gradient must have as many entries as the shard of its weight."
-            )
-            run.require(own == [[self.entries]] * self.layers, text)
-        run.returns(
-            *((np.array(loss), own) for loss, own in zip(losses, told)),
-            tolerance=rounding(np.float64),
-            select=lambda r: (r["value"][0], [np.array(float(f)) for f in r["value"][1]]),
-            label="the pair of [0] the local loss and [1] the list with a weighted sum of the"
-            " entries of each gradient's shard,",
-        )
-        self._has_shards(run)
-
-    def _has_shards(self, run):
-        """Fail if a step changed the shards of the weights that it got."""
-        after = run.read(lambda r: [float(number) for number in r["shards"]], "the shards")
-        for rank, numbers in enumerate(after):
-            for layer, (number, own) in enumerate(zip(numbers, self.pieces, strict=True)):
-                text = (
-                    f"rank {rank} changed its shard of layer {layer} (counted from 0): after the"
-                    " step, the caller's tensor holds other numbers. The caller still needs the"
-                    " old ones. Do not write into a shard, do not resize it, and do not free its"
-                    " memory."
-                )
-                run.require(sharded.is_fingerprint(number, own[rank]), text)
-
-    def require_little_memory(self, run, forward, backward):
-        """Fail if a rank's process took memory for too many whole layers or whole gradients.
-
-        The system measures this memory. A rank holds its shards of the weights and of the
-        gradients. In addition, it may hold ``forward`` whole layers until the first operation of
-        the backward pass, and ``backward`` whole layers in the whole step. A second measurement
-        also includes data that the rank has sent but nobody has received yet, and results that the
-        rank has not read yet. Its limit is two layers higher.
-        """
-        there = 2 * self.shards
-        for rank in range(self.n):
-            run.require_grown(rank, self.shards, "its shards")
-            imports, left_out = imported(run, rank, self.shards), self.WIDTHS[self.width]
-            turn = self._operations_forward(run.operations(rank))
-            for way, operations, layers in (
-                ("until the first operation of its backward pass", turn, forward),
-                ("in the whole step", None, backward),
-            ):
-                grown = max(
-                    run.grown(rank, operations) or 0,
-                    (run.grown_with_network(rank, operations) or 0) - 2 * self.layer_bytes,
-                )
-                grown -= min(imports, left_out)
-                text = (
-                    f"according to the operating system, rank {rank}'s process took"
-                    f" {grown / MIB:.0f} MiB {way}. The rank's shards of weights and gradients"
-                    f" have {there / MIB:.0f} MiB. In addition, memory for {layers} whole layers"
-                    f" of {self.layer_bytes / MIB:.1f} MiB each is enough. This memory includes"
-                    " copies for communication, sent data that no rank has received yet, and"
-                    " results for which the rank has not waited yet."
-                )
-                everything = there + 2 * self.layers * self.layer_bytes
-                text += (
-                    " Does something keep layers or whole gradients, perhaps as NumPy arrays or"
-                    " bytes instead of tensors?"
-                    if grown <= everything
-                    else " Even all layers and all gradients together need less than that. Does"
-                    " your code make an object for each entry, for example by tolist() or by a loop"
-                    " over a tensor?"
-                )
-                text += imports_note(imports, left_out)
-                most = there + layers * self.layer_bytes
-                run.require(grown <= most, text)
-
-    def _operations_forward(self, operations):
-        """Return how many of a rank's first operations are needed to gather all layers once.
-
-        Together, these operations have sent at least the bytes that the gathers of the forward pass
-        need. If all operations have sent fewer bytes, return the number of all operations.
-        """
-        needed = self.layers * self.layer_bytes * (self.n - 1) / self.n
-        sent = 0
-        for number, operation in enumerate(operations):
-            if sent >= needed - 0.5:
-                return number
-            sent += operation.traffic
-        return len(operations)
 
 
 # ——— what was called, and when
@@ -397,14 +293,16 @@ def require_followed(run, p):
                     run.require(sharded.is_fingerprint(number, array), text)
 
 
-def require_order(run, rank, layers, shard_bytes):
+def require_order(run, rank, layers, layer_bytes):
     """Fail unless a rank gathers exactly one layer ahead in both passes.
 
     When the rank begins to compute a layer, it must have started the gather of the next layer, but
     not the gather of any later layer. Before the last layer of the forward pass, the backward
     pass's first gather may start. The backward pass may gather the last layer again, but need not.
-    Each all-gather must gather exactly one layer.
+    Each all-gather must gather exactly one layer. When the backward pass of layer l begins, the
+    reduce-scatters of all layers from l + 2 on must have started.
     """
+    shard_bytes = layer_bytes // run.report.size
     done = [o for o in run.operations(rank) if o.kind == "all_gather"]
     gathers = [o.at for o in done]
     again = len(gathers) - layers  # gathers of the backward pass
@@ -442,6 +340,17 @@ def require_order(run, rank, layers, shard_bytes):
             "Each layer that waits for its turn takes memory: gather one layer ahead, not more."
         )
         run.require(started <= most, f"{text} {likely}")
+    for layer in range(layers - 2):
+        began = run.passed(rank, f"{BACKWARD.format(layer)} began")
+        sums = [o for o in run.operations(rank) if o.kind == "reduce_scatter" and o.at < began]
+        started, due = sum(o.bytes for o in sums) / layer_bytes, layers - layer - 2
+        text = (
+            f"When the {BACKWARD.format(layer)} began (layers are counted from 0), rank {rank} had"
+            f" started the reduce-scatters of {started:.1f} gradients; at least {due} were"
+            " expected. Do whole gradients wait, perhaps as NumPy arrays? Start the reduce-scatter"
+            " of a layer's gradient as soon as layer_backward has returned it."
+        )
+        run.require(started >= due - 0.01, text)
 
 
 def require_overlap(run, rank, layers):

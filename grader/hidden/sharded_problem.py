@@ -221,7 +221,7 @@ class ShardedProblem:
         followed = probes(self.forward, self.backward)
         return call(name, *self.arguments(layouts), *followed, **options)
 
-    def has_gradients(self, run, select=lambda r: r[1], local=None):
+    def has_gradients(self, run, select=lambda r: r[1], local=None, otherwise=""):
         """Fail unless every rank returned its shards of the averaged gradients.
 
         ``local`` has the losses and gradients of the ranks. By default, it is ``self.local``, in
@@ -234,6 +234,7 @@ class ShardedProblem:
             tolerance=self.tolerance,
             select=select,
             label="the list of this rank's shards of the gradients",
+            otherwise=otherwise,
             known_mistakes=lambda: [
                 of_sum | of_step
                 for of_sum, of_step in zip(
@@ -286,8 +287,8 @@ def two_steps(function, first, second):
     return call(f"sharded_data_parallel.{function}", *arguments, driver="in_turn")
 
 
-def require_first_gradients_kept(run, first, second):
-    """Fail unless the shards that each of ``two_steps`` returned are right after both steps."""
+def require_first_step_kept(run, first, second):
+    """Fail unless the results of each of ``two_steps`` are right after both steps."""
     both = [list(own) for own in zip(first.gradients, second.gradients)]
     overwritten = (
         "the first step's gradients were overwritten by the second step's. In each step,"
@@ -299,6 +300,18 @@ def require_first_gradients_kept(run, first, second):
         select=lambda r: [own[1] for own in r],
         label="the list of the shards of two steps, read after both steps, [step][layer],",
         known_mistakes=[{overwritten: [later, later]} for _, later in both],
+    )
+    losses = [[np.array(own) for own in pair] for pair in zip(first.local[0], second.local[0])]
+    overwritten = (
+        "the first step's loss was overwritten by the second step's. In each step, return a new"
+        " tensor"
+    )
+    run.returns(
+        *losses,
+        tolerance=rounding(first.dtype),
+        select=lambda r: [own[0] for own in r],
+        label="the list of the losses of two steps, read after both steps,",
+        known_mistakes=[{overwritten: [later, later]} for _, later in losses],
     )
 
 

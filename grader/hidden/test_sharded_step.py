@@ -7,17 +7,20 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import on_gloo
+from grader.hidden.large_model import LargeModel
+from grader.hidden.renewed_layers import RenewedProblem
 from grader.hidden.sharded_evidence import (
-    LargeModel,
     require_few_layers,
+    require_gathered_late,
     require_own_rows,
     require_step_traffic,
+    require_sums_in_time,
 )
 from grader.hidden.sharded_problem import (
     ShardedProblem,
     in_float32,
     late,
-    require_first_gradients_kept,
+    require_first_step_kept,
     require_refusal,
     sharded_problems,
     two_steps,
@@ -29,7 +32,7 @@ from grader.hidden.world_sizes import SIZES
 @weight(1.25)
 def test_sharded_gradients(world, rng):
     """On 1 to 4 ranks, fully_sharded_step returns a rank's shards of the gradients of the whole
-    batch, also in a second call
+    batch, also in a second call, which does not change the first call's loss and gradients
     """
     for n in SIZES:
         problems = sharded_problems(rng, n)
@@ -46,7 +49,7 @@ def test_sharded_gradients(world, rng):
             p.has_gradients(run)
             run.keeps_inputs()
         again.has_gradients(twice, lambda r: r[1][1])
-        require_first_gradients_kept(in_turn, again, other)
+        require_first_step_kept(in_turn, again, other)
 
 
 @number("6.3")
@@ -63,8 +66,8 @@ def test_sharded_loss(world, rng):
 @number("6.3")
 @weight(0.5)
 def test_sharded_traffic(world, rng):
-    """fully_sharded_step sends at most 3(n−1)/n times the bytes of the weights, and gathers each
-    layer twice (for the last layer, one gather is enough)
+    """fully_sharded_step sends at most 3(n−1)/n times the bytes of the weights, gathers each layer
+    twice (for the last layer, one gather is enough), and does not put off its reduce-scatters
     """
     for n in (2, 3, 4):
         # The rows of a rank have more bytes than a layer. So a rank that sends activations exceeds
@@ -73,6 +76,7 @@ def test_sharded_traffic(world, rng):
         run, of_narrow = world(n, p.step(), narrow.step())
         p.has_gradients(run)
         require_step_traffic(run, p.layers, p.layer_bytes)
+        require_sums_in_time(run, p.layers, p.layer_bytes)
         narrow.has_gradients(of_narrow)
         require_step_traffic(of_narrow, narrow.layers, narrow.layer_bytes, itemsize=4)
 
@@ -80,16 +84,17 @@ def test_sharded_traffic(world, rng):
 @number("6.3")
 @weight(0.25)
 def test_two_layers_alive(world, rng):
-    """fully_sharded_step never has more than two whole layers alive, for any number of layers; a
-    rank computes only with its own rows
+    """fully_sharded_step never has more than two whole layers alive, for any number of layers, and
+    keeps no layer for the backward pass; a rank computes only with its own rows
     """
     for n in (2, 3, 4):
         for layers in (3, 8):
-            p = ShardedProblem(rng, n, layers=layers, width=64, rows=1)
-            (run,) = world(n, p.step(driver="metered"))
-            p.has_gradients(run, lambda r: driver_results.value(r)[1])
+            p = RenewedProblem(rng, n, layers)
+            (run,) = world(n, p.request())
+            p.has_renewed_gradients(run, lambda r: driver_results.value(r)[1])
             for rank in range(n):
                 require_few_layers(run, rank, p, 2)
+                require_gathered_late(run, rank, p)
                 require_own_rows(run, rank, p)
 
 
@@ -103,6 +108,7 @@ def test_layers_are_freed(world, rng):
     p.has_values(run)
     p.require_little_memory(run, forward=4, backward=8)
     require_step_traffic(run, p.layers, p.layer_bytes)
+    require_sums_in_time(run, p.layers, p.layer_bytes)
 
 
 @number("6.3")

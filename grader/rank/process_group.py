@@ -34,6 +34,7 @@ from grader.rank.argument_checks import (
 )
 from grader.rank.meter import METERS
 from grader.rank.operation_record import REDUCTIONS, operation_record
+from grader.rank.renewal import RENEWALS
 from grader.rank.tensor_memory import MemoryInUse, Tensors, is_on_host, overlap, unfill
 from grader.rank.work import CoalescedWork, HubWork, Network
 
@@ -310,6 +311,8 @@ class HubGroup(dist.ProcessGroup):
         record = operation_record(
             kind, sent, landing, group, self._name, place, pieces=pieces, **recorded
         )
+        for renewal in RENEWALS:
+            renewal.before_operation(record)
         # The root of a broadcast only reads its tensor.
         filled = [] if kind == "broadcast" and not silent else landing
         memory = MemoryInUse(sent, filled) if sent and not silent else None

@@ -58,6 +58,9 @@ ONE_BUFFER = (
 AVERAGED_LOSS = "this is the average over the ranks. Return this rank's own loss"
 
 
+GOLDEN = 0.6180339887498949  # (√5 − 1) / 2
+
+
 def padding(entries: int, n: int) -> int:
     """Return the number of zeros that pad ``entries`` entries to a multiple of n."""
     return -entries % n
@@ -194,13 +197,24 @@ def followed_step(
     )
 
 
+def renewed_weight(weight: np.ndarray, noise: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return a weight near ``weight + noise`` that gives the same product with ``rows``.
+
+    ``rows`` must have fewer rows than columns.
+    """
+    basis, _ = np.linalg.qr(np.asarray(rows, np.float64).T)
+    return np.asarray(weight + noise - basis @ (basis.T @ noise))
+
+
 def fingerprint(array: np.ndarray) -> float:
     """Return the number that the driver ``followed_layers`` reports for a tensor.
 
     The number depends on every entry, and on the order of the entries.
     """
     entries = np.asarray(array, np.float64).reshape(-1)
-    return float(entries @ np.linspace(1, 2, len(entries)))
+    # As in the driver, the factors from 1 to 2 are irregular. So errors in many entries do not
+    # cancel.
+    return float(entries @ (1 + np.modf(np.arange(len(entries)) * GOLDEN)[0]))
 
 
 def is_fingerprint(told: float, array: np.ndarray) -> bool:

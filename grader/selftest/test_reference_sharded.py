@@ -170,3 +170,33 @@ def test_an_optimizer_of_all_weights_is_told_by_its_state():
     assert told(4) == told((2, 2)) == told() == told(7, n=1) == {}
     assert zero.optimizer_mistakes("AdamW", weights, 2, after) == {}
     assert zero.optimizer_mistakes({"state": {"0": 5}}, weights, 2, after) == {}
+
+
+def test_adamw_uses_the_settings_and_moments_of_each_step_as_torch_does():
+    rng = np.random.default_rng(5)
+    start, (first, second) = rng.standard_normal(4), (rng.standard_normal(4), rng.uniform(1, 2, 4))
+    device, values = single_device.AdamW(0.05), [start]
+    weight = torch.from_numpy(start.copy())
+    optimizer = torch.optim.AdamW([weight], lr=0.05)
+    for step in range(4):
+        if step:
+            device.decay, device.betas, device.eps = 0.1 * step, (0.9 - 0.1 * step, 0.95), 1e-3
+            group = optimizer.param_groups[0]
+            group |= {"weight_decay": device.decay, "betas": device.betas, "eps": device.eps}
+        if step == 2:
+            device.moments = [(first, second)]
+            optimizer.state[weight]["exp_avg"].copy_(torch.from_numpy(first))
+            optimizer.state[weight]["exp_avg_sq"].copy_(torch.from_numpy(second))
+        gradient = rng.standard_normal(4)
+        weight.grad = torch.from_numpy(gradient)
+        optimizer.step()
+        values = device.step(values, [gradient])
+        assert np.allclose(values[0], weight.numpy(), rtol=1e-12)
+
+
+def test_a_renewed_weight_gives_the_same_product_and_other_gradients():
+    rng = np.random.default_rng(7)
+    weight, rows = rng.standard_normal((8, 8)), rng.standard_normal((3, 8))
+    renewed = sharded.renewed_weight(weight, rng.standard_normal((8, 8)), rows)
+    assert np.allclose(rows @ renewed, rows @ weight)
+    assert abs(rows @ renewed.T - rows @ weight.T).max() > 0.1

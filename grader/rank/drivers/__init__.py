@@ -56,6 +56,7 @@ DRIVERS: dict[str, Callable] = {
     "zero_steps": sharded_data_parallel.zero_steps,
     "zero_in_turn": sharded_data_parallel.zero_in_turn,
     "zero_rests": sharded_data_parallel.zero_rests,
+    "renewed_layers": sharded_data_parallel.renewed_layers,
     "followed_layers": sharded_data_parallel.followed_layers,
     "in_groups": device_mesh.in_groups,
     "on_mesh": device_mesh.on_mesh,

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from grader.rank.drivers.calls import metered, plain
 from grader.rank.drivers.mark import Mark
 from grader.rank.drivers.memory import RESTING, free_at_once, meet_at_rest
+from grader.rank.renewal import Renewal
 from grader.wire.seeded_inputs import draw
 
 
@@ -21,6 +22,7 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
     ``draw`` returns for the rank's ``seed`` and index l. The ranks enter a barrier before the step.
     There the hub measures how much memory the ranks use without the step. If the arguments contain
     functions of the judge, the judge observes each layer with them: see ``followed_layers``.
+    During the backward pass, the shards of some layers have the values in ``renewed``.
     """
     free_at_once()
     x, *followed = args
@@ -31,13 +33,28 @@ def drawn_shards(function: Callable, args: list, kwargs: dict, mark: Mark) -> An
     ]
     dist.barrier()
     step = followed_layers if followed else plain
-    loss, gradients = step(function, [shards, x, *followed], {}, mark)
+    with Renewal(shards, kwargs["renewed"], dist.get_world_size()):
+        loss, gradients = step(function, [shards, x, *followed], {}, mark)
     gradients = list(gradients)
     return {
         "value": (loss, [_fingerprint(gradient) for gradient in gradients]),
         "shapes": [list(gradient.shape) for gradient in gradients],
         "shards": [_fingerprint(shard) for shard in shards],
     }
+
+
+def renewed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Call a step of a sharded model under the meter, as ``metered`` does.
+
+    During the backward pass, the shards of some layers have other values: ``renewed`` holds a pair
+    [layer, values] for each of them. Only the hub changes shards: see ``renewal``. If the arguments
+    contain functions of the judge, the judge observes each layer: see ``followed_layers``.
+    """
+    shards, _, *followed = args
+    with Renewal(shards, kwargs["renewed"], dist.get_world_size(), restores=True):
+        if followed:
+            return followed_layers(function, args, {"metered": True}, mark)
+        return metered(function, args, {}, mark)
 
 
 def zero_steps(zero_class: type, args: list, kwargs: dict, mark: Mark) -> Any:
@@ -206,5 +223,6 @@ def _tell_fingerprints(mark: Mark, name: str, *tensors: torch.Tensor) -> None:
 def _fingerprint(tensor: torch.Tensor) -> float:
     """Return one number, computed from all entries of a tensor and their order."""
     entries = tensor.detach().reshape(-1).to(torch.float64)
-    places = torch.linspace(1, 2, len(entries), dtype=torch.float64, device=entries.device)
-    return float(entries.dot(places))
+    places = torch.arange(len(entries), dtype=torch.float64, device=entries.device)
+    # irregular factors from 1 to 2, made in place because the large models' memory is measured
+    return float(entries.dot(places.mul_(0.6180339887498949).frac_().add_(1)))

@@ -94,7 +94,111 @@ REUSED = """    key = len(shards), x.shape, x.dtype
     return mlp.loss(x), own
 """
 
+# From the product of the forward pass to the call of ``_gathered_backward``.
+BEGINS_BACK = """\
+        x = y
+    grad = mlp.loss_backward(x)
+    gradients: list[Tensor] = []
+    for shard in reversed(shards):
+        own_x, z = saved.pop()
+"""
+# Whole gradients wait as arrays, and are averaged {} at a time.
+WAITING = """\
+        if len(gradients) % {} == 0 or not saved:
+            for l in reversed(range(len(gradients))):
+                if not isinstance(gradients[l], Tensor):
+                    gradients[l] = _average_shard(torch.from_numpy(gradients[l]))
+"""
+
 MUTANTS = [
+    mutant(
+        "the loss of every step is the same tensor",
+        INSERT,
+        """        gradients.insert(0, averaged)
+    loss = fully_sharded_step.__dict__.setdefault(x.dtype, torch.zeros_like(x[0, 0]))
+    return loss.copy_(mlp.loss(x)), gradients
+""",
+        {"hidden sharded_gradients"},
+        "the first step's loss was overwritten by the second step's",
+    ),
+    mutant(
+        "the last five layers are kept as arrays, and gathered again for the record",
+        FORWARD + BEGINS_BACK + AVERAGED,
+        """        weight = _gather(shard, width)
+        y, z = mlp.layer_forward(x, weight)
+        saved.append((x, z, weight.numpy().copy() if len(saved) >= len(shards) - 5 else None))
+        del weight
+        x = y
+    grad = mlp.loss_backward(x)
+    gradients: list[Tensor] = []
+    for shard in reversed(shards):
+        own_x, z, kept = saved.pop()
+        weight = _gather(shard, width)
+        if kept is not None:
+            weight = torch.from_numpy(kept)
+            del kept
+        grad, whole = mlp.layer_backward(own_x, z, weight, grad)
+        del weight
+        averaged = _average_shard(whole)
+        del whole
+""",
+        {"hidden layers_are_freed", "hidden two_layers_alive"},
+        "layers of the forward pass were used again",
+    ),
+    mutant(
+        "up to three whole gradients wait as arrays",
+        "        own_x, z = saved.pop()\n" + AVERAGED + INSERT,
+        """        own_x, z = saved.pop()
+        weight = _gather(shard, width)
+        grad, whole = mlp.layer_backward(own_x, z, weight, grad)
+        gradients.insert(0, whole.numpy().copy())
+        del weight, whole
+""" + WAITING.format(3) + "    return mlp.loss(x), gradients\n",
+        {"hidden layers_are_freed", "hidden sharded_traffic"},
+        "it had reduce-scattered 0.0 gradients of layers, but 1 were expected",
+    ),
+    mutant(
+        "up to six whole gradients wait as arrays",
+        OF_WEIGHT,
+        """        gradients.insert(0, grad_weight.numpy().copy())
+        del weight, grad_weight
+""" + WAITING.format(6) + "    return mlp.loss(x), gradients\n",
+        {
+            "hidden four_layers_alive",
+            "hidden prefetch_order",
+            "hidden prefetch_takes_little_memory",
+        },
+        "had started the reduce-scatters of 0.0 gradients",
+    ),
+    mutant(
+        "only models of at most five layers are gathered ahead",
+        AHEAD,
+        """    shards = list(shards)
+    if len(shards) > 5:
+        for shard in shards:
+            yield _gather(shard, width)
+        return
+""" + AHEAD,
+        {"hidden four_layers_alive", "hidden prefetch_takes_little_memory"},
+        "Start the gather of layer 1 before you compute layer 0",
+    ),
+    mutant(
+        "unless there are four ranks, all layers are gathered before the first is computed",
+        "    for shard in shards:\n"
+        "        # No variable refers to the layer here, so it is freed after the product.\n"
+        + FORWARD,
+        """    if dist.get_world_size() == 4:
+        layers = (_gather(shard, width) for shard in shards)
+    else:
+        arrays = [_gather(shard, width).numpy().copy() for shard in shards]
+        layers = (torch.from_numpy(array) for array in arrays)
+    for _ in shards:
+        y, z = mlp.layer_forward(x, next(layers))
+        saved.append((x, z))
+""",
+        {"hidden two_layers_alive"},
+        "Does the rank gather layers long before it needs",
+    ),
     mutant(
         "of the gradients of a large layer, only the sum is returned",
         "        gradients.insert(0, averaged)\n    return mlp.loss(x), gradients\n",

@@ -531,7 +531,67 @@ def _arrived(flat, work, width):
     return flat[: width * width].view(width, width)
 """
 
+GATHERS_IN_AUTOGRAD = """
+class ZeroAdamW:
+    \"\"\"With an own AdamW, whose settings and state are in ``self.optimizer``.\"\"\"
+
+    def __init__(self, weights, lr=1e-3):
+        self.weights, self.shard = list(weights), flat_shard(weights)
+        self.optimizer = torch.optim.AdamW([self.shard], lr=lr)
+
+    def step(self, gradients):
+        shapes = [tuple(weight.shape) for weight in self.weights]
+        given = [tuple(gradient.shape) for gradient in gradients]
+        if given != shapes:
+            raise ValueError(f"{len(given)} gradients {given} for {len(shapes)} weights {shapes}")
+        n, state, (group,) = dist.get_world_size(), self.optimizer.state, self.optimizer.param_groups
+        gradient = torch.empty_like(self.shard)
+        dist.reduce_scatter(gradient, list((flatten(gradients) / n).chunk(n)))
+        if not state[self.shard]:
+            names = "exp_avg", "exp_avg_sq"
+            state[self.shard] = {name: torch.zeros_like(self.shard) for name in names}
+            state[self.shard]["step"] = torch.tensor(0.0)
+        own, (first, second) = state[self.shard], group["betas"]
+        own["step"] += 1
+        own["exp_avg"].lerp_(gradient, 1 - first)
+        own["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        time = own["step"].item()
+        root = (own["exp_avg_sq"] / (1 - second**time)).sqrt() + group["eps"]
+        self.shard *= 1 - group["lr"] * group["weight_decay"]
+        self.shard -= group["lr"] / (1 - first**time) * own["exp_avg"] / root
+        flat = self.shard.new_empty(n * len(self.shard))
+        dist.all_gather(list(flat.chunk(n)), self.shard)
+        for weight, values in zip(self.weights, unflatten(flat, shapes)):
+            weight.copy_(values)
+
+
+class _Layer(torch.autograd.Function):
+    \"\"\"Saves a layer's shard, and gathers the layer in each pass.\"\"\"
+
+    @staticmethod
+    def forward(ctx, x, shard):
+        y, z = mlp.layer_forward(x, _gather(shard, x.shape[1]))
+        ctx.save_for_backward(x, z, shard)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad_y):
+        x, z, shard = ctx.saved_tensors
+        return _gathered_backward(shard, x, z, grad_y)
+
+
+def fully_sharded_step(shards, x):
+    _require_shards(shards, x)
+    leaves = [shard.detach().requires_grad_() for shard in shards]
+    y = x.detach().requires_grad_()
+    for leaf in leaves:
+        y = _Layer.apply(y, leaf)
+    y.backward(mlp.loss_backward(y.detach()))
+    return mlp.loss(y.detach()), [leaf.grad for leaf in leaves]
+"""
+
 VARIANTS = [
+    Variant("an own AdamW, and an autograd function", "sharded_data_parallel", GATHERS_IN_AUTOGRAD),
     Variant("only the wrong dtype is named", "sharded_data_parallel", ONE_DTYPE),
     Variant("lists of pieces, autograd for each layer", "sharded_data_parallel", LISTS),
     Variant("the last layer kept", "sharded_data_parallel", KEEPS_THE_LAST),
