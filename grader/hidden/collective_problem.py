@@ -1,30 +1,45 @@
 """Makes the inputs of the checks of part 1, and judges rules that apply to several functions.
 
-Inputs are random integers, also in float tensors. The integers are so small that their sums and
-products have no rounding errors. So comparisons are exact. Only the averages of problem 1.1 are
-compared with a tolerance.
+Inputs are random numbers whose sums and products have no rounding errors on up to 5 ranks, so that
+comparisons are exact. Only the averages of problem 1.1 are compared with a tolerance.
 """
 
 import numpy as np
 
-from grader.check.api import RequiresGrad, Strided, call, mixed, per_rank
+from grader.check.api import RequiresGrad, Strided, Tolerance, call, mixed, per_rank
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.hidden.world_sizes import drawn_sizes
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 
+# Float inputs are integers times UNIT. The integers are at most LARGEST, so the sum of 8 of them
+# has at most 24 bits in float32, 53 bits in float64, and 63 bits in int64. A smaller dtype and an
+# integer dtype would change almost all of these numbers.
+LARGEST = {np.float32: 1 << 21, np.float64: 1 << 50, np.int64: (1 << 60) - 1}
+UNIT = 2.0**-10
+# A factor of a product is an integer from 1 to 4, or from −4 to −1, times this constant. The
+# product of 5 factors has at most 45 bits in float64, and 61 bits in int64.
+OF_PRODUCTS = {np.float32: 1, np.float64: (1 << 7) + 1, np.int64: (1 << 10) + 1}
 
-def integers(rng, shape, dtype=np.float32, low=-50, high=50):
-    """Return random integers from ``low`` to ``high``, without zero, in any dtype.
 
-    If ``low`` is −50, as by default, the integers of a 64-bit dtype are multiplied by a constant.
-    Then they are so large that a smaller dtype would change them.
+def exact_numbers(rng, shape, dtype=np.float32, op="sum"):
+    """Return random numbers that ``op`` reduces without rounding errors, and that are not zero.
+
+    For "average" they are positive, because only then all averages are large, compared with the
+    rounding errors of their terms. An average may have these errors in problem 1.1.
     """
-    values = rng.integers(low, high, size=shape)
-    values = np.where(values == 0, high, values)
-    if low == -50 and np.dtype(dtype).itemsize == 8:
-        values = values * ((1 << 54) + 1 if dtype is np.int64 else (1 << 40) + 1)
-    return values.astype(dtype)
+    dtype = np.dtype(dtype).type
+    most = 4 if op == "product" else LARGEST[dtype]
+    values = rng.integers(1 if op == "average" else -most, most, size=shape)
+    values = np.where(values == 0, most, values)
+    if op == "product":
+        values = values * OF_PRODUCTS[dtype]
+    return np.asarray(values if dtype is np.int64 else values * UNIT, dtype)
+
+
+def few_roundings(dtype):
+    """Return the tolerance of an average of positive numbers on up to 8 ranks, however computed."""
+    return Tolerance(16 * float(np.finfo(dtype).eps), "an average may be rounded several times")
 
 
 # Memory layouts of the ranks' tensors. With ALIKE, all ranks have the same layout, which is not
@@ -72,7 +87,7 @@ def two_calls_of(rng, n, function, right, *more):
     ``more`` are further arguments, the same in both calls. ``right`` computes the results of a call
     from the tensors of all ranks.
     """
-    pair = [[integers(rng, (5,)) for _ in range(n)] for _ in range(2)]
+    pair = [[exact_numbers(rng, (5,)) for _ in range(n)] for _ in range(2)]
     both = in_turn(n, *(call(f"collectives.{function}", per_rank(*xs), *more) for xs in pair))
     return both, [right(xs) for xs in pair]
 
@@ -84,7 +99,7 @@ def stands_alone(world, rng, function, right, *more):
     and the arguments ``more``.
     """
     (n,) = drawn_sizes(rng)
-    xs = [integers(rng, (5,)) for _ in range(n)]
+    xs = [exact_numbers(rng, (5,)) for _ in range(n)]
     leaves = per_rank(*map(RequiresGrad, xs))
     (run,) = world(n, call(f"collectives.{function}", leaves, *more, driver="described"))
     run.returns_without_gradient(*right(xs))
@@ -96,16 +111,14 @@ def the_sum(xs):
     return truth.all_reduce(xs, "sum")
 
 
-def sums(world, rng, function, n, tensors, kept=None, driver="plain", high=50, otherwise=""):
+def sums(world, rng, function, n, tensors, kept=None, driver="plain", otherwise=""):
     """Call a function that sums the ranks' tensors, judge the sums, and return the runs.
 
-    ``tensors`` has (shape, dtype, layout) for each input. ``integers`` draws the entries of the
-    inputs, from ``-high`` to ``high``. ``kept`` is a pair: a request for two further calls, and the
-    expected results of these calls. ``otherwise`` is the likely cause if no other cause is found.
+    ``tensors`` has (shape, dtype, layout) for each input. ``kept`` is a pair: a request for two
+    further calls, and the expected results of these calls. ``otherwise`` is the likely cause if no
+    other cause is found.
     """
-    inputs = [
-        [integers(rng, shape, dtype, -high, high) for _ in range(n)] for shape, dtype, _ in tensors
-    ]
+    inputs = [[exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
     given = [laid_out(xs, layout) for xs, (_, _, layout) in zip(inputs, tensors)]
     requests = [call(function, own, driver=driver) for own in given]
     runs = world(n, *requests, *(kept[:1] if kept else ()))

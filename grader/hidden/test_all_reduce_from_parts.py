@@ -10,7 +10,7 @@ from grader.check.api import call, on_gloo, per_rank
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
-    integers,
+    exact_numbers,
     stands_alone,
     sums,
     the_sum,
@@ -50,7 +50,7 @@ def test_built_from_its_parts(world, rng):
     function = "collectives.all_reduce_from_parts"
     for n, length in ((2, 9), (3, 10), (4, 8)):
         shapes = [(length,), tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())]
-        inputs = [[integers(rng, shape) for _ in range(n)] for shape in shapes]
+        inputs = [[exact_numbers(rng, shape) for _ in range(n)] for shape in shapes]
         runs = world(n, *(call(function, per_rank(*xs)) for xs in inputs))
         for run, xs in zip(runs, inputs):
             run.returns(*the_sum(xs))

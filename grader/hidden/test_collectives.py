@@ -20,13 +20,13 @@ from grader.check.api import (
     call,
     on_gloo,
     per_rank,
-    rounding,
 )
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
+    exact_numbers,
+    few_roundings,
     in_memory_order,
-    integers,
     laid_out,
 )
 from grader.hidden.two_calls import returns_both
@@ -99,14 +99,7 @@ def test_values(world, rng, collective):
         if collective == "reduce_scatter" and world.torch < (2, 9):
             chosen = [case for case in chosen if case[-1]["op"] in ("sum", "average")]
         inputs = [
-            [
-                (
-                    integers(rng, shape, dtype, -3, 4)
-                    if o.get("op") == "product"
-                    else integers(rng, shape, dtype)
-                )
-                for _ in range(n)
-            ]
+            [exact_numbers(rng, shape, dtype, o.get("op")) for _ in range(n)]
             for shape, dtype, _, o in chosen
         ]
         requests = [
@@ -116,7 +109,7 @@ def test_values(world, rng, collective):
         *runs, last = world(n, *requests, kept)
         for run, xs, (_, dtype, layout, options) in zip(runs, inputs, chosen):
             # Problem 1.4 judges how an average is rounded. Here rounding errors are allowed.
-            tolerance = rounding(dtype) if options.get("op") == "average" else EXACT
+            tolerance = few_roundings(dtype) if options.get("op") == "average" else EXACT
             known = _mistakes(collective, xs, layout, **options)
             run.returns(
                 *getattr(truth, collective)(xs, **options),
@@ -169,7 +162,7 @@ def _two_calls(rng, collective, n):
     options = ({"root": 0} if collective in ROOTED else {}) | (
         {"op": "sum"} if collective in REDUCING else {}
     )
-    pair = [[integers(rng, (2 * n,)) for _ in range(n)] for _ in range(2)]
+    pair = [[exact_numbers(rng, (2 * n,)) for _ in range(n)] for _ in range(2)]
     like = [np.zeros(2, np.float32)] if collective == "scatter" else []
     turns = [
         per_rank(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs)))
@@ -203,7 +196,7 @@ def require_one_operation(world, rng, collective, n):
         *(request(collective, xs, None, options) for xs, (_, options) in zip(inputs, asked)),
     )
     for run, xs, (_, options) in zip(runs, inputs, asked):
-        tolerance = rounding(np.float32) if options.get("op") == "average" else EXACT
+        tolerance = few_roundings(np.float32) if options.get("op") == "average" else EXACT
         run.returns(*getattr(truth, collective)(xs, **options), tolerance=tolerance)
         run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
         # The right number of elements of the operation: see ``Operation.elements``.
@@ -238,8 +231,7 @@ def _options_to_try(rng, collective, n, torch):
 def _tensors_of(rng, n, dimensions, root=None, op=None):
     """Return a tensor for each rank. All have one drawn shape, which has this many dimensions."""
     shape = int(rng.integers(2, 4)) * n, *rng.integers(2, 5, dimensions - 1).tolist()
-    low, high = (-3, 4) if op == "product" else (-50, 50)
-    return [integers(rng, shape, np.float32, low, high) for _ in range(n)]
+    return [exact_numbers(rng, shape, np.float32, op) for _ in range(n)]
 
 
 def require_elements(run, rank, done, due, itemsize):
@@ -344,7 +336,8 @@ def test_result_stands_alone(world, rng, collective):
     (n,) = drawn_sizes(rng)
     root = {"root": 0} if collective in ROOTED else {}
     asked = [root | {"op": op} for op in ("sum", "average")] if collective in REDUCING else [root]
-    xs = [integers(rng, (2 * n,)) for _ in range(n)]
+    # Averages of positive numbers: see ``exact_numbers``.
+    xs = [exact_numbers(rng, (2 * n,), op="average") for _ in range(n)]
     leaves = per_rank(
         *(
             None if rank and collective == "scatter" else RequiresGrad(x)
@@ -358,7 +351,7 @@ def test_result_stands_alone(world, rng, collective):
     ]
     for run, options in zip(world(n, *requests), asked):
         results = getattr(truth, collective)(xs, **options)
-        tolerance = rounding(np.float32) if options.get("op") == "average" else EXACT
+        tolerance = few_roundings(np.float32) if options.get("op") == "average" else EXACT
         run.returns_without_gradient(*results, tolerance=tolerance)
         for rank, kept in enumerate(
             run.read(driver_results.kept_bytes, "the memory that the result keeps")

@@ -10,8 +10,8 @@ from grader.check.api import Delay, Probe, call, listed, on_gloo, per_rank
 from grader.hidden.collective_problem import (
     ALIKE,
     MIXED,
+    exact_numbers,
     in_memory_order,
-    integers,
     laid_out,
     stands_alone,
     the_sum,
@@ -31,7 +31,7 @@ def test_compute_does_not_wait(world, rng):
         # In each call, another rank is early. Some tensors have one dimension, others two or three.
         wide = tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())
         is_wide = rng.permutation([0, 1, *rng.integers(0, 2, n - 2)])
-        inputs = [[integers(rng, wide if own else (5,)) for _ in range(n)] for own in is_wide]
+        inputs = [[exact_numbers(rng, wide if own else (5,)) for _ in range(n)] for own in is_wide]
         requests = []
         for early, xs in enumerate(inputs):
             # All other ranks begin only after the early rank's compute has ended. If the early rank
@@ -111,7 +111,9 @@ def test_it_waits_before_it_returns(world, rng):
     )
     function, compute = "collectives.overlapped_all_reduce", Probe("compute", "done")
     for n in SIZES:
-        inputs = [[integers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
+        inputs = [
+            [exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors
+        ]
         late = {rank: Delay(until="call began", on=0, then=0.15) for rank in range(1, n)}
         requests = [
             call(function, laid_out(xs, layout), compute, delays={} if i else late)
@@ -143,7 +145,7 @@ def test_compute_may_read(world, rng):
 
 def require_input_kept(world, rng, n):
     """Fail if compute does not read the input's own values on rank 0 of n."""
-    xs = [integers(rng, (2, 3)) for _ in range(n)]
+    xs = [exact_numbers(rng, (2, 3)) for _ in range(n)]
     # Rank 0 reads its input only after rank 1 has the sum. By this time, an all-reduce that uses
     # rank 0's input as its buffer has overwritten this input.
     delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}

@@ -1948,4 +1948,28 @@ def all_gather""",
         {"hidden ring_traffic"},
         "elements at once",
     ),
+    Mutant(
+        "float32 is gathered as float16",
+        "collectives",
+        "    collected = blocks = None\n",
+        """    if tensor.dtype == torch.float32:
+        halves = gather(tensor.detach().half(), root)
+        return None if halves is None else halves.float()
+    collected = blocks = None
+""",
+        {"hidden values[gather]", "hidden one_call[gather]", "hidden result_stands_alone[gather]"},
+        "entries differ",
+    ),
+    Mutant(
+        "the ring adds whole numbers",
+        "collectives",
+        "    padding = -tensor.numel() % n\n    chunks = torch.cat([tensor.detach()",
+        """    if tensor.is_floating_point():
+        whole = torch.int32 if tensor.dtype == torch.float32 else torch.int64
+        return ring_all_reduce(tensor.detach().to(whole)).to(tensor.dtype)
+    padding = -tensor.numel() % n
+    chunks = torch.cat([tensor.detach()""",
+        {"hidden ring_values", "hidden ring_at_the_same_time", "hidden ring_steps"},
+        "entries differ",
+    ),
 ]
