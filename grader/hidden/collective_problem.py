@@ -17,6 +17,8 @@ from grader.reference import collectives as truth
 # integer dtype would change almost all of these numbers.
 LARGEST = {np.float32: 1 << 21, np.float64: 1 << 50, np.int64: (1 << 60) - 1}
 UNIT = 2.0**-10
+DTYPES = np.float32, np.float64, np.int64
+FLOATS = DTYPES[:2]
 # A factor of a product is an integer from 1 to 4, or from −4 to −1, times this constant. The
 # product of 5 factors has at most 45 bits in float64, and 61 bits in int64.
 OF_PRODUCTS = {np.float32: 1, np.float64: (1 << 7) + 1, np.int64: (1 << 10) + 1}
@@ -47,6 +49,45 @@ def few_roundings(dtype):
 ALIKE, MIXED = "alike", "mixed"
 
 
+def forms(rng, count, dtypes=DTYPES):
+    """Return a list of ``count`` drawn pairs: a dtype, and a layout for ``laid_out``.
+
+    The dtypes are ``DTYPES`` or ``FLOATS``. The first three pairs have all dtypes and all layouts,
+    as the next three have. Nine in a row (six, for two dtypes) are all pairs that exist. So a
+    program that is wrong only for one dtype, layout or pair fails each time.
+    """
+    dtypes = [dtypes[i] for i in rng.permutation(len(dtypes))]
+    layouts = [(None, ALIKE, MIXED)[i] for i in rng.permutation(3)]
+    # Two dtypes and three layouts: position i has dtype i mod 2 and layout i mod 3. Three dtypes
+    # would meet the same layout again and again. So after three positions the layouts shift by one.
+    shift = int(len(dtypes) == 3)
+    begin = 3 * int(rng.integers(3))
+    places = range(begin, begin + count)
+    return [(dtypes[i % len(dtypes)], layouts[(i + shift * (i // 3)) % 3]) for i in places]
+
+
+def in_forms(rng, shapes, dtypes=DTYPES):
+    """Return (shape, dtype, layout) for each shape, with the drawn pairs of ``forms``."""
+    pairs = forms(rng, len(shapes), dtypes)
+    return [(shape, dtype, layout) for shape, (dtype, layout) in zip(shapes, pairs)]
+
+
+def dtype_of_size(rng, dtypes=DTYPES):
+    """Return a dict from each world size to a dtype. On 2 to 4 ranks, every dtype occurs."""
+    order = rng.permutation(len(dtypes))
+    return {n: dtypes[order[n % len(dtypes)]] for n in range(1, 6)}
+
+
+def some_shape(rng, dimensions):
+    """Return a drawn shape of this many dimensions, each from 2 to 4."""
+    return tuple(rng.integers(2, 5, dimensions).tolist())
+
+
+def many(rng):
+    """Return a drawn number of elements of a large tensor: more than 5000."""
+    return int(rng.integers(5001, 9000))
+
+
 def laid_out(tensors, layout):
     """Return an argument with one tensor for each rank, in this memory layout.
 
@@ -55,6 +96,12 @@ def laid_out(tensors, layout):
     if layout == MIXED:
         return mixed(*tensors)
     return per_rank(*(x if x is None or not layout else Strided(x) for x in tensors))
+
+
+def leaves(tensors, layout):
+    """Return ``laid_out(tensors, layout)``, with tensors that require gradients."""
+    given = laid_out(tensors, layout).values
+    return per_rank(*(x if x is None else RequiresGrad(x) for x in given))
 
 
 def orders(given):
@@ -81,13 +128,14 @@ def in_memory_order(xs, layout, combine=None, received=False):
     return [{} if array is None else {mistakes.MEMORY: array} for array in found]
 
 
-def two_calls_of(rng, n, function, right, *more):
+def two_calls_of(rng, n, dtype, function, right, *more):
     """Return a request that calls ``function`` twice, and the right results of both calls.
 
-    ``more`` are further arguments, the same in both calls. ``right`` computes the results of a call
-    from the tensors of all ranks.
+    The tensors of both calls have this dtype, and one drawn shape. ``more`` are further arguments,
+    the same in both calls. ``right`` computes the results of a call from the tensors of all ranks.
     """
-    pair = [[exact_numbers(rng, (5,)) for _ in range(n)] for _ in range(2)]
+    shape = some_shape(rng, int(rng.integers(1, 4)))
+    pair = [[exact_numbers(rng, shape, dtype) for _ in range(n)] for _ in range(2)]
     both = in_turn(n, *(call(f"collectives.{function}", per_rank(*xs), *more) for xs in pair))
     return both, [right(xs) for xs in pair]
 
@@ -96,15 +144,19 @@ def stands_alone(world, rng, function, right, *more):
     """Fail if a function returns a view of its tensor, or a tensor that requires a gradient.
 
     Also fail if the function changes ``requires_grad`` of its tensor. The function gets the tensor
-    and the arguments ``more``.
+    and the arguments ``more``. Tensors of 0 to 3 dimensions are tried.
     """
     (n,) = drawn_sizes(rng)
-    xs = [exact_numbers(rng, (5,)) for _ in range(n)]
-    leaves = per_rank(*map(RequiresGrad, xs))
-    (run,) = world(n, call(f"collectives.{function}", leaves, *more, driver="described"))
-    run.returns_without_gradient(*right(xs))
-    run.returns_new_memory()
-    run.keeps_gradient_flags()
+    tensors = in_forms(rng, [some_shape(rng, dimensions) for dimensions in range(4)], FLOATS)
+    inputs = [[exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
+    requests = [
+        call(f"collectives.{function}", leaves(xs, layout), *more, driver="described")
+        for xs, (_, _, layout) in zip(inputs, tensors)
+    ]
+    for run, xs in zip(world(n, *requests), inputs):
+        run.returns_without_gradient(*right(xs))
+        run.returns_new_memory()
+        run.keeps_gradient_flags()
 
 
 def the_sum(xs):

@@ -3,14 +3,17 @@
 The checks run on 1 to 4 ranks. Comparisons are exact: see ``collective_problem.py``.
 """
 
-import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
-from grader.check.api import call, on_gloo, per_rank
+from grader.check.api import call, on_gloo
 from grader.hidden.collective_problem import (
-    ALIKE,
-    MIXED,
+    dtype_of_size,
     exact_numbers,
+    forms,
+    in_forms,
+    laid_out,
+    many,
+    some_shape,
     stands_alone,
     sums,
     the_sum,
@@ -25,19 +28,12 @@ def test_all_reduce_from_parts(world, rng):
     """all_reduce_from_parts returns the sum on 1 to 4 ranks for any shape, dtype and layout, even
     if n does not divide the number of elements
     """
-    tensors = (
-        ((8,), np.float32, None),
-        ((7,), np.float64, None),
-        ((1,), np.float32, None),
-        ((2,), np.float64, None),
-        ((4,), np.float32, None),
-        ((3, 5), np.int64, ALIKE),
-        ((2, 3), np.float32, MIXED),
-        ((2, 2, 3), np.float64, MIXED),
-        ((), np.float32, None),
-    )
+    dtypes = dtype_of_size(rng)
     for n in SIZES:
-        kept = two_calls_of(rng, n, "all_reduce_from_parts", the_sum)
+        shapes = [(8,), (7,), (1,), (2,), (4,), (), (many(rng),)]
+        shapes += [some_shape(rng, dimensions) for dimensions in (2, 3, 4)]
+        tensors = in_forms(rng, shapes)
+        kept = two_calls_of(rng, n, dtypes[n], "all_reduce_from_parts", the_sum)
         sums(world, rng, "collectives.all_reduce_from_parts", n, tensors, kept=kept)
 
 
@@ -48,10 +44,18 @@ def test_built_from_its_parts(world, rng):
     of the sums
     """
     function = "collectives.all_reduce_from_parts"
-    for n, length in ((2, 9), (3, 10), (4, 8)):
-        shapes = [(length,), tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())]
-        inputs = [[exact_numbers(rng, shape) for _ in range(n)] for shape in shapes]
-        runs = world(n, *(call(function, per_rank(*xs)) for xs in inputs))
+    pairs = iter(forms(rng, 9))
+    for n, remainder in ((2, 1), (3, int(rng.integers(1, 3))), (4, 0)):
+        length = n * int(rng.integers(2, 5)) + remainder
+        shapes = [(length,), some_shape(rng, int(rng.integers(2, 5))), (many(rng),)]
+        tensors = [(shape, *next(pairs)) for shape in shapes]
+        inputs = [
+            [exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors
+        ]
+        requests = [
+            call(function, laid_out(xs, layout)) for xs, (_, _, layout) in zip(inputs, tensors)
+        ]
+        runs = world(n, *requests)
         for run, xs in zip(runs, inputs):
             run.returns(*the_sum(xs))
             require_two_parts(run, n, xs[0])

@@ -8,11 +8,14 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import call, on_gloo
 from grader.hidden.collective_problem import (
-    ALIKE,
-    MIXED,
+    FLOATS,
+    dtype_of_size,
     exact_numbers,
+    in_forms,
     in_memory_order,
     laid_out,
+    many,
+    some_shape,
     stands_alone,
     two_calls_of,
 )
@@ -31,22 +34,20 @@ BEFORE = (
 @weight(0.375)
 def test_average_is_exact(world, rng):
     """average computes the sum, then divides it once by n, without ReduceOp.AVG (1 to 4 ranks)"""
-    # contiguous() copies a tensor of the layout ALIKE. With None, the tensor is contiguous, and
-    # contiguous() returns the tensor itself.
-    tensors = [((64,), layout) for layout in (ALIKE, None)]
-    tensors += [((21, 3), MIXED), ((2, 3, 5), ALIKE), ((1, 7), None), ((), None)]
-    dtypes = np.float32, np.float64
-    given = [(shape, layout, dtype) for dtype in dtypes for shape, layout in tensors]
+    dtypes = dtype_of_size(rng, FLOATS)
     for n in SIZES:
-        inputs = [[exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, _, dtype in given]
+        # An odd number of shapes, twice: ``forms`` gives each shape both dtypes.
+        shapes = [(64,), (21, 3), (1, 7), (), some_shape(rng, 3), some_shape(rng, 4), (many(rng),)]
+        given = in_forms(rng, shapes * 2, FLOATS)
+        inputs = [[exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in given]
         inputs += [
-            [np.array([np.finfo(dtype).smallest_subnormal, 1, 2], dtype)] * n for dtype in dtypes
+            [np.array([np.finfo(dtype).smallest_subnormal, 1, 2], dtype)] * n for dtype in FLOATS
         ]
-        layouts = [layout for _, layout, _ in given] + [None] * len(dtypes)
+        layouts = [layout for _, _, layout in given] + [None] * len(FLOATS)
         requests = [
             call("collectives.average", laid_out(xs, layout)) for xs, layout in zip(inputs, layouts)
         ]
-        kept, results = two_calls_of(rng, n, "average", the_average)
+        kept, results = two_calls_of(rng, n, dtypes[n], "average", the_average)
         *runs, last = world(n, *requests, kept)
         for run, xs, layout in zip(runs, inputs, layouts):
             reciprocal = mistakes.reciprocal(truth.reduction(xs, "sum"), n)

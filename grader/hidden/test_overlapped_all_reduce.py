@@ -8,11 +8,15 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import Delay, Probe, call, listed, on_gloo, per_rank
 from grader.hidden.collective_problem import (
-    ALIKE,
-    MIXED,
+    DTYPES,
+    dtype_of_size,
     exact_numbers,
+    forms,
+    in_forms,
     in_memory_order,
     laid_out,
+    many,
+    some_shape,
     stands_alone,
     the_sum,
     two_calls_of,
@@ -27,13 +31,17 @@ def test_compute_does_not_wait(world, rng):
     """overlapped_all_reduce calls compute while the all-reduce is running, even if other ranks have
     not begun
     """
+    pairs = iter(forms(rng, 9))
     for n in (2, 3, 4):
-        # In each call, another rank is early. Some tensors have one dimension, others two or three.
-        wide = tuple(rng.integers(2, 5, int(rng.integers(2, 4))).tolist())
-        is_wide = rng.permutation([0, 1, *rng.integers(0, 2, n - 2)])
-        inputs = [[exact_numbers(rng, wide if own else (5,)) for _ in range(n)] for own in is_wide]
+        # In each call, another rank is early. One tensor is a vector, one has two or three
+        # dimensions, and one (of three or four) is large.
+        shapes = [(5,), some_shape(rng, int(rng.integers(2, 4))), (many(rng),), some_shape(rng, 4)]
+        tensors = [(shapes[i], *next(pairs)) for i in rng.permutation(n)]
+        inputs = [
+            [exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors
+        ]
         requests = []
-        for early, xs in enumerate(inputs):
+        for early, (xs, (_, _, layout)) in enumerate(zip(inputs, tensors)):
             # All other ranks begin only after the early rank's compute has ended. If the early rank
             # waits for the other ranks before or in compute, its compute never ends.
             delays = {
@@ -42,14 +50,15 @@ def test_compute_does_not_wait(world, rng):
             requests.append(
                 call(
                     "collectives.overlapped_all_reduce",
-                    per_rank(*xs),
+                    laid_out(xs, layout),
                     Probe("compute", 7),
                     delays=delays,
                 )
             )
         for run, xs in zip(world(n, *requests), inputs):
             run.returns(
-                *[(sum(xs), 7)] * n, label="the result ([0]: the sum, [1]: the result of compute)"
+                *((total, 7) for total in the_sum(xs)),
+                label="the result ([0]: the sum, [1]: the result of compute)",
             )
             run.waits_for_nobody(
                 "the ranks waited for each other before compute began, so nothing overlaps."
@@ -102,15 +111,12 @@ def test_it_waits_before_it_returns(world, rng):
     """overlapped_all_reduce does not change its input, and returns the complete sum, even on a
     rank that is far ahead of the other ranks
     """
-    tensors = (
-        ((3, 4), np.float64, MIXED),  # in this call, all ranks but rank 0 begin late
-        ((5,), np.float32, None),
-        ((1, 4), np.int64, None),
-        ((2, 2, 3), np.float32, ALIKE),
-        ((), np.float64, None),
-    )
+    dtypes = dtype_of_size(rng)
     function, compute = "collectives.overlapped_all_reduce", Probe("compute", "done")
     for n in SIZES:
+        # In the first of these calls, all ranks but rank 0 begin late.
+        shapes = [some_shape(rng, 2), (5,), (1, 4), some_shape(rng, 3), (), (many(rng),)]
+        tensors = in_forms(rng, shapes)
         inputs = [
             [exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors
         ]
@@ -119,7 +125,9 @@ def test_it_waits_before_it_returns(world, rng):
             call(function, laid_out(xs, layout), compute, delays={} if i else late)
             for i, (xs, (_, _, layout)) in enumerate(zip(inputs, tensors))
         ]
-        kept, results = two_calls_of(rng, n, "overlapped_all_reduce", _with_done, compute)
+        kept, results = two_calls_of(
+            rng, n, dtypes[n], "overlapped_all_reduce", _with_done, compute
+        )
         *runs, last = world(n, *requests, kept)
         for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
             known = in_memory_order(xs, layout, the_sum) if layout else [{}] * n
@@ -145,20 +153,24 @@ def test_compute_may_read(world, rng):
 
 def require_input_kept(world, rng, n):
     """Fail if compute does not read the input's own values on rank 0 of n."""
-    xs = [exact_numbers(rng, (2, 3)) for _ in range(n)]
+    # A contiguous tensor can itself be the buffer of an all-reduce.
+    shapes = [(5,), some_shape(rng, int(rng.integers(2, 5))), (many(rng),)]
+    inputs = [
+        [exact_numbers(rng, shapes[i], dtype) for _ in range(n)]
+        for i, dtype in zip(rng.permutation(3), DTYPES)
+    ]
     # Rank 0 reads its input only after rank 1 has the sum. By this time, an all-reduce that uses
     # rank 0's input as its buffer has overwritten this input.
     delays = {0: Delay(until="call ended", on=1, at="compute reads", then=0.1, patience=1)}
-    (run,) = world(
-        n,
+    requests = [
         call(
             "collectives.overlapped_all_reduce",
             per_rank(*xs),
             driver="read_while_computing",
             delays=delays,
-        ),
-    )
-    total = sum(xs)
+        )
+        for xs in inputs
+    ]
     lent = (
         "`compute` read the sum instead of the input, because the all-reduce overwrote the"
         " caller's tensor. Start the all-reduce on a copy."
@@ -167,8 +179,13 @@ def require_input_kept(world, rng, n):
         "`compute` read the tensor while the all-reduce was using it. If the all-reduce works in"
         " the caller's tensor, start it on a copy."
     )
-    known = [{lent: (total, total), in_use: (total, np.full_like(x, np.nan))} for x in xs]
-    run.returns(*((total, x) for x in xs), known_mistakes=known)
+    for run, xs in zip(world(n, *requests), inputs):
+        total = the_sum(xs)[0]
+        known = [{lent: (total, total)} for _ in xs]
+        if total.dtype.kind == "f":  # integers have no NaN, which marks memory that is in use
+            for mistakes, x in zip(known, xs):
+                mistakes[in_use] = (total, np.full_like(x, np.nan))
+        run.returns(*((total, x) for x in xs), known_mistakes=known)
 
 
 @number("1.5")

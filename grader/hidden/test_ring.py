@@ -12,11 +12,14 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import STANDSTILL, Delay, call, in_strict_order, listed, on_gloo, per_rank
 from grader.hidden.collective_problem import (
-    ALIKE,
-    MIXED,
+    DTYPES,
+    dtype_of_size,
     exact_numbers,
+    in_forms,
     in_memory_order,
     laid_out,
+    many,
+    some_shape,
     stands_alone,
     sums,
     the_sum,
@@ -39,15 +42,11 @@ def test_shift_right(world, rng):
     """shift_right returns the left neighbour's tensor, small or large, on 1 to 4 ranks; each rank
     sends once
     """
-    tensors = (
-        ((4,), np.float32, None),
-        ((3, 2), np.int64, MIXED),
-        ((2, 2, 3), np.float64, ALIKE),
-        ((1 << 18,), np.float32, None),
-        ((), np.float32, None),
-        ((1,), np.float64, None),
-    )
+    dtypes = dtype_of_size(rng)
     for n in SIZES:
+        shapes = [(4,), (), (1,), ((1 << 18) + int(rng.integers(9)),)]
+        shapes += [some_shape(rng, dimensions) for dimensions in (2, 3, 4)]
+        tensors = in_forms(rng, shapes)
         inputs = [
             [exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors
         ]
@@ -55,7 +54,7 @@ def test_shift_right(world, rng):
             call("collectives.shift_right", laid_out(xs, layout), driver="received_at_wait")
             for xs, (_, _, layout) in zip(inputs, tensors)
         ]
-        kept, results = two_calls_of(rng, n, "shift_right", shifted)
+        kept, results = two_calls_of(rng, n, dtypes[n], "shift_right", shifted)
         *runs, last = world(n, *requests, kept)
         for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
             known = in_memory_order(xs, layout, shifted) if layout else [{}] * n
@@ -97,21 +96,30 @@ def test_the_send_has_ended(world, rng):
     original values
     """
     for n in (2, 3):
-        xs = [exact_numbers(rng, (5,)) for _ in range(n)]
+        # A contiguous tensor can itself be the buffer of a send.
+        shapes = [some_shape(rng, dimensions) for dimensions in rng.permutation(3) + 1]
+        inputs = [
+            [exact_numbers(rng, shape, dtype) for _ in range(n)]
+            for shape, dtype in zip(shapes, DTYPES)
+        ]
         late = {1: Delay(until="", on=0, patience=1)}
-        requests = call(
-            "collectives.shift_right",
-            per_rank(*xs),
-            driver="overwritten_after",
-            after=99,
-            delays=late,
-        )
-        (run,) = world(n, requests)
+        requests = [
+            call(
+                "collectives.shift_right",
+                per_rank(*xs),
+                driver="overwritten_after",
+                after=99,
+                delays=late,
+            )
+            for xs in inputs
+        ]
         early = (
             "the message was overwritten: the send was still under way when the function"
             " returned. Call wait() before you return"
         )
-        run.returns(*shifted(xs), known_mistakes=[{early: np.full_like(x, 99)} for x in xs])
+        for run, xs in zip(world(n, *requests), inputs):
+            known = [{early: np.full_like(x, 99)} for x in xs]
+            run.returns(*shifted(xs), known_mistakes=known)
 
 
 @number("1.6")
@@ -124,27 +132,45 @@ def test_shift_right_at_the_same_time(world, rng):
         _send_at_the_same_time(world, rng, "shift_right", n, shifted)
 
 
+def _three_tensors(rng):
+    """Return (shape, dtype, layout) of three tensors: all dtypes and layouts, small and large."""
+    shapes = [(int(rng.integers(6, 13)),), (3, *some_shape(rng, 2)), (many(rng),)]
+    return in_forms(rng, [shapes[i] for i in rng.permutation(3)])
+
+
 def _send_at_the_same_time(world, rng, function, n, right):
     """Fail if all ranks wait for one rank before they send.
 
-    In the first call, no rank is late. In each further call, a different rank is late: it begins
-    only when all other ranks wait. If neighbours take turns and even ranks send first, some other
-    rank has sent before the late rank begins. But in a wrong ring, one rank sends first, and all
-    other ranks receive before they send. In the call in which this first rank is late, no other
-    rank has sent before the first rank begins.
+    In the first call, no rank is late. In each further call, a rank is late: it begins only when
+    all other ranks wait. For each tensor, every rank is late once. If neighbours take turns and
+    even ranks send first, some other rank has sent before the late rank begins. But in a wrong
+    ring, one rank sends first, and all other ranks receive before they send. In the call in which
+    this first rank is late, no other rank has sent before the first rank begins.
 
     In a right ring of four ranks, some other rank both sends and receives before the late rank
     begins. In two kinds of wrong rings, there is a call in which no other rank does both. In the
     first kind, two ranks send first, and the message of the second one goes round. In the second
     kind, one rank receives first, and blocking sends wait for this rank.
     """
-    inputs = [[exact_numbers(rng, (2 * n,)) for _ in range(n)] for _ in range(n + 1)]
-    delays = [{}, *({late: Delay(STANDSTILL, on=(late + 1) % n)} for late in range(n))]
-    requests = [
-        call(f"collectives.{function}", per_rank(*xs), delays=delay)
-        for xs, delay in zip(inputs, delays)
+    # On four ranks one of these tensors is enough: all have been tried on three ranks.
+    tensors = _three_tensors(rng)[: 3 if n == 3 else 1]
+    asked = [
+        (late, tensor)
+        for i, tensor in enumerate(tensors)
+        for late in range(0 if i else -1, n)  # −1: no rank
     ]
-    for late, (run, xs) in enumerate(zip(world(n, *requests), inputs), start=-1):
+    inputs = [
+        [exact_numbers(rng, shape, dtype) for _ in range(n)] for _, (shape, dtype, _) in asked
+    ]
+    requests = [
+        call(
+            f"collectives.{function}",
+            laid_out(xs, layout),
+            delays={} if late < 0 else {late: Delay(STANDSTILL, on=(late + 1) % n)},
+        )
+        for xs, (late, (_, _, layout)) in zip(inputs, asked)
+    ]
+    for run, xs, (late, _) in zip(world(n, *requests), inputs, asked):
         run.returns(*right(xs))
         # All ranks make a process group together, so they may have waited for the late rank there.
         if late < 0 or any(run.groups_made(rank) for rank in range(n)):
@@ -182,10 +208,17 @@ def test_shift_right_in_the_order_of_gpus(world, rng):
     on GPUs
     """
     for n in (3, 4):
-        xs = [exact_numbers(rng, (2, 3)) for _ in range(n)]
-        (run,) = world(n, call("collectives.shift_right", per_rank(*xs)))
-        run.returns(*shifted(xs))
-        _sends_once(run, xs)
+        tensors = _three_tensors(rng)
+        inputs = [
+            [exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors
+        ]
+        requests = [
+            call("collectives.shift_right", laid_out(xs, layout))
+            for xs, (_, _, layout) in zip(inputs, tensors)
+        ]
+        for run, xs in zip(world(n, *requests), inputs):
+            run.returns(*shifted(xs))
+            _sends_once(run, xs)
 
 
 @number("1.6")
@@ -202,20 +235,13 @@ def test_ring_values(world, rng):
     """ring_all_reduce returns the sum and does not change its input, also in a second call (1 to 4
     ranks; any shape, dtype and layout)
     """
-    tensors = (
-        ((12,), np.float32, None),
-        ((7,), np.float64, None),
-        ((1,), np.float32, None),
-        ((2,), np.int64, None),
-        ((4,), np.float64, None),
-        ((3, 5), np.float32, ALIKE),
-        ((2, 3), np.int64, MIXED),
-        ((2, 2, 3), np.float64, MIXED),
-        ((), np.float64, None),
-        ((12,), np.float32, None),
-    )
+    dtypes = dtype_of_size(rng)
     for n in SIZES:
-        kept = two_calls_of(rng, n, "ring_all_reduce", the_sum)
+        shapes = [(12,), (7,), (1,), (2,), (4,), (), (many(rng),)]
+        shapes += [some_shape(rng, dimensions) for dimensions in (2, 3, 4)]
+        tensors = in_forms(rng, shapes)
+        tensors.append(tensors[0])  # the second call
+        kept = two_calls_of(rng, n, dtypes[n], "ring_all_reduce", the_sum)
         for run in _ring_sums(world, rng, n, tensors, kept):
             run.uses_only("send", "recv", because=RING)
 
@@ -249,8 +275,8 @@ def test_ring_in_the_order_of_gpus(world, rng):
     as on GPUs
     """
     for n in (3, 4):
-        (run,) = _ring_sums(world, rng, n, [((7,), np.float32, None)])
-        run.uses_only("send", "recv", because=RING)
+        for run in _ring_sums(world, rng, n, _three_tensors(rng)):
+            run.uses_only("send", "recv", because=RING)
 
 
 @number("1.7")
@@ -259,25 +285,26 @@ def test_ring_traffic(world, rng):
     """ring_all_reduce passes chunks round the ring: each rank sends at most 2(n−1) chunks, each 1/n
     of the tensor (2 to 5 ranks)
     """
-    cases = (2, (8,)), (3, (10, 4096, 2)), (4, (7, 4096, 3, 1)), (5, (11, 4096, 2))
+    cases = (2, (8,)), (3, (10, 2)), (4, (7, 3, 1)), (5, (11, 2))
     for n, lengths in cases:
-        lengths = (*lengths, int(rng.integers(n, 64)))
-        tensors = [((length,), np.int64, None) for length in lengths]
         # Rows are not chunks: n does not have to divide the number of rows.
-        tensors.append(((int(rng.integers(1, n)), int(rng.integers(n, 64))), np.int64, None))
-        runs = _ring_sums(world, rng, n, tensors)
-        for run, length in zip(runs, [math.prod(shape) for shape, *_ in tensors]):
+        rows = int(rng.integers(1, n)), int(rng.integers(n, 64))
+        others = [(length,) for length in (*lengths, int(rng.integers(n, 64)))]
+        tensors = in_forms(rng, [(many(rng),), rows, *others])
+        for run, (shape, dtype, _) in zip(_ring_sums(world, rng, n, tensors), tensors):
             run.uses_only("send", "recv", because=RING)
             for rank in range(n):
-                _sends_chunks(run, rank, n, length)
+                _sends_chunks(run, rank, n, math.prod(shape), np.dtype(dtype).itemsize)
             _goes_round(run, n)
 
 
-def _sends_chunks(run, rank, n, length):
+def _sends_chunks(run, rank, n, length, itemsize):
     """Fail unless a rank sends chunks of the tensor, and only to its neighbours.
 
-    Each send may have at most one chunk, and all sends of the rank together at most 2(n−1) chunks.
-    The rank must also send at least its share. Otherwise another rank has to send more.
+    The tensor has ``length`` elements of ``itemsize`` bytes. A wider element counts as one element:
+    ``test_ring_steps`` forbids it. Each send may have at most one chunk, and all sends of the rank
+    together at most 2(n−1) chunks. The rank must also send at least its share. Otherwise another
+    rank has to send more.
     """
     sends = [o for o in run.operations(rank) if o.kind == "send"]
     strangers = [o.peer for o in sends if o.peer not in ((rank + 1) % n, (rank - 1) % n)]
@@ -287,15 +314,16 @@ def _sends_chunks(run, rank, n, length):
     )
     sentence = f"rank {rank} sent nothing. In a ring, every rank passes chunks on."
     run.require(bool(sends) or length < n, sentence)
-    largest = -(-max((o.bytes for o in sends), default=0) // 8)  # rounded up to whole elements
+    sizes = [o.bytes if o.itemsize <= itemsize else o.bytes * itemsize / o.itemsize for o in sends]
+    largest = math.ceil(max(sizes, default=0) / itemsize)
     chunk = -(-length // n)
     sentence = (
         f"rank {rank} sent {largest} of {length} elements at once. In each step of the ring, a"
         " rank sends one chunk:"
     )
     run.require(largest <= chunk, f"{sentence} 1/n of the tensor, here at most {chunk} elements.")
-    total, most = sum(o.bytes for o in sends), 2 * (n - 1) * chunk * 8
-    least = 2 * (n - 1) * (length // n) * 8
+    total, most = round(sum(sizes)), 2 * (n - 1) * chunk * itemsize
+    least = 2 * (n - 1) * (length // n) * itemsize
     needed = f"{most} bytes" if least == most else f"{least} to {most} bytes"
     sentence = (
         f"rank {rank} sent {total} bytes; a ring needs {needed}: 2(n−1) chunks of 1/n of the"
@@ -356,8 +384,8 @@ def test_ring_steps(world, rng):
     rank sends nothing
     """
     for n in SIZES:
-        for dtype in (np.int64, np.float32):
-            (run,) = _ring_sums(world, rng, n, [((4096,), dtype, None)])
+        tensors = in_forms(rng, [(many(rng),) for _ in DTYPES])
+        for run, (_, dtype, _) in zip(_ring_sums(world, rng, n, tensors), tensors):
             run.uses_only("send", "recv", because=RING)
             for rank in range(n):
                 _sends_few(run, rank, n, np.dtype(dtype))

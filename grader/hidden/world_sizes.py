@@ -13,10 +13,10 @@ def with_more_ranks(rng: np.random.Generator) -> tuple[int, ...]:
     return (*SIZES, int(rng.integers(5, 8)))
 
 
-def drawn_sizes(rng: np.random.Generator, count: int = 1) -> list[int]:
-    """Return ``count`` different world sizes from 2 to 4, drawn at random.
+def drawn_sizes(rng: np.random.Generator, count: int = 1, most: int = 4) -> list[int]:
+    """Return ``count`` different world sizes from 2 to ``most``, drawn at random.
 
     A check that would be slow on all world sizes runs only on these. A wrong program may be right
     on some world sizes, but another grading draws others.
     """
-    return [int(n) for n in rng.permutation([2, 3, 4])[:count]]
+    return [int(n) for n in rng.permutation(np.arange(2, most + 1))[:count]]
