@@ -16,18 +16,23 @@ from grader.check.api import (
     STANDSTILL,
     Delay,
     Probe,
-    RequiresGrad,
     call,
     on_gloo,
     per_rank,
 )
 from grader.hidden.collective_problem import (
-    ALIKE,
-    MIXED,
+    DTYPES,
+    FLOATS,
+    dtype_of_size,
     exact_numbers,
     few_roundings,
+    forms,
+    in_forms,
     in_memory_order,
     laid_out,
+    leaves,
+    many,
+    some_shape,
 )
 from grader.hidden.two_calls import returns_both
 from grader.hidden.world_sizes import SIZES, drawn_sizes
@@ -52,36 +57,65 @@ COLLECTIVES = (
 )
 
 
-def cases(collective, n):
-    """Yield the arguments to try on n ranks: (shape, dtype, layout, options)."""
+def cases(rng, collective, n, pairs, bit):
+    """Yield the arguments to try on n ranks: (shape, dtype, layout, options).
+
+    ``pairs`` is an iterator over dtypes and layouts: see ``forms``. Each operation except the sum
+    is tried with every second tensor. ``bit`` is 0 or 1. It says where this begins.
+    """
     roots = range(n) if collective in ROOTED else (None,)
     ops = ("sum", "max", "min", "product", "average") if collective in REDUCING else (None,)
-    tensors = [
-        ((2 * n,), np.float32, None),
-        ((n, 3), np.float64, ALIKE),
-        ((3 * n, 2, 2), np.int64, None),
-    ]
-    tensors.append(((2 * n, 3), np.float32, MIXED))
+    several = [n * rows for rows in rng.integers(2, 5, 3).tolist()]
+    columns = some_shape(rng, 2)
+    more = some_shape(rng, 2 + (n + bit) % 2)  # three or four dimensions
+    shapes = [(several[0],), (n, columns[0]), (several[1], *more), (several[2], columns[1])]
     if collective in SHAPED:
-        tensors.append(((), np.float32, None))
+        shapes.append(())
+    tensors = [(shape, *next(pairs)) for shape in shapes]
     for i, (root, op) in enumerate(product(roots, ops)):
         for j, (shape, dtype, layout) in enumerate(tensors):
-            if op == "average" and dtype is np.int64 or (i + j) % 2 and op not in (None, "sum"):
+            if (
+                op == "average"
+                and dtype is np.int64
+                or (i + j + bit) % 2
+                and op not in (None, "sum")
+            ):
                 continue
             options = {} if root is None else {"root": root}
             yield shape, dtype, layout, options if op is None else options | {"op": op}
 
 
-def request(collective, tensors, layout, options):
-    """Return the call of a collective on these tensors, one for each rank."""
+def large_case(rng, collective, n):
+    """Return the arguments of a call with a large tensor, as ``cases`` does.
+
+    Each of its n blocks has more than 5000 elements.
+    """
+    ((dtype, layout),) = forms(rng, 1)
+    return (n * many(rng),), dtype, layout, some_options(rng, collective, n)
+
+
+def some_options(rng, collective, n):
+    """Return a drawn root, and "sum" as the operation, if the collective has these parameters."""
+    return ({"root": int(rng.integers(n))} if collective in ROOTED else {}) | (
+        {"op": "sum"} if collective in REDUCING else {}
+    )
+
+
+def request(collective, tensors, layout, options, made=laid_out, driver="plain"):
+    """Return the call of a collective on these tensors, one for each rank.
+
+    ``made`` makes the arguments: ``laid_out``, or ``leaves`` for tensors that require gradients.
+    """
     if collective != "scatter":
-        return call(f"collectives.{collective}", laid_out(tensors, layout), **options)
+        arguments = [made(tensors, layout)]
+        return call(f"collectives.{collective}", *arguments, driver=driver, **options)
     dealt = [x if rank == options["root"] else None for rank, x in enumerate(tensors)]
     like = truth.blocks(np.zeros_like(tensors[0]), len(tensors))[0]
     return call(
         "collectives.scatter",
-        laid_out(dealt, layout),
-        laid_out([like] * len(tensors), layout),
+        made(dealt, layout),
+        made([like] * len(tensors), layout),
+        driver=driver,
         **options,
     )
 
@@ -93,8 +127,13 @@ def test_values(world, rng, collective):
     """{collective} returns the right tensors and does not change its inputs (1 to 4 ranks; all
     roots, operations, shapes, dtypes, layouts)
     """
+    # On 2 to 4 ranks together there are more than nine tensors, so all pairs occur.
+    pairs, bit = iter(forms(rng, 5 * len(SIZES))), int(rng.integers(2))
+    dtypes, (largest,) = dtype_of_size(rng), drawn_sizes(rng)
     for n in SIZES:
-        chosen = list(cases(collective, n))
+        chosen = list(cases(rng, collective, n, pairs, bit))
+        if n == largest:
+            chosen.append(large_case(rng, collective, n))
         # Before torch 2.9, gloo's reduce-scatter always sums, whatever the operation is.
         if collective == "reduce_scatter" and world.torch < (2, 9):
             chosen = [case for case in chosen if case[-1]["op"] in ("sum", "average")]
@@ -105,7 +144,7 @@ def test_values(world, rng, collective):
         requests = [
             request(collective, xs, layout, o) for xs, (_, _, layout, o) in zip(inputs, chosen)
         ]
-        kept, results = _two_calls(rng, collective, n)
+        kept, results = _two_calls(rng, collective, n, dtypes[n])
         *runs, last = world(n, *requests, kept)
         for run, xs, (_, dtype, layout, options) in zip(runs, inputs, chosen):
             # Problem 1.4 judges how an average is rounded. Here rounding errors are allowed.
@@ -154,18 +193,22 @@ def _mistakes(collective, xs, layout, root=0, op=None):
     )
 
 
-def _two_calls(rng, collective, n):
+def _two_calls(rng, collective, n, dtype):
     """Return a request that calls a collective twice, and the results of both calls.
 
     Each result must be new memory, so that the second call does not change the first result.
     """
-    options = ({"root": 0} if collective in ROOTED else {}) | (
-        {"op": "sum"} if collective in REDUCING else {}
-    )
-    pair = [[exact_numbers(rng, (2 * n,)) for _ in range(n)] for _ in range(2)]
-    like = [np.zeros(2, np.float32)] if collective == "scatter" else []
+    options = some_options(rng, collective, n)
+    shape = 2 * n, *some_shape(rng, int(rng.integers(3)))
+    pair = [[exact_numbers(rng, shape, dtype) for _ in range(n)] for _ in range(2)]
+    like = [np.zeros((2, *shape[1:]), dtype)] if collective == "scatter" else []
     turns = [
-        per_rank(*([x if rank == 0 or not like else None, *like] for rank, x in enumerate(xs)))
+        per_rank(
+            *(
+                [x if not like or rank == options["root"] else None, *like]
+                for rank, x in enumerate(xs)
+            )
+        )
         for xs in pair
     ]
     request = call(f"collectives.{collective}", *turns, driver="in_turn", **options)
@@ -179,24 +222,29 @@ def test_one_call(world, rng, collective):
     """{collective} issues one operation, the collective of the same name, and sends each element
     only to ranks that need it
     """
-    for n in drawn_sizes(rng, 2):
+    for n in drawn_sizes(rng, 2, most=5):
         require_one_operation(world, rng, collective, n)
 
 
 def require_one_operation(world, rng, collective, n):
     """Fail unless a call on n ranks issues one operation: the collective, with the right size."""
-    asked = [
-        (dimensions, options)
-        for dimensions in (1, 2, 3)
-        for options in _options_to_try(rng, collective, n, world.torch)
+    asked = []
+    for options in _options_to_try(rng, collective, n, world.torch):
+        is_average = options.get("op") == "average"
+        pairs = forms(rng, 3, FLOATS if is_average else DTYPES)
+        for dimensions, (dtype, layout) in zip(rng.permutation(3), pairs):
+            shape = int(rng.integers(2, 4)) * n, *some_shape(rng, dimensions)
+            asked.append((shape, dtype, layout, options))
+    inputs = [
+        [exact_numbers(rng, shape, dtype, options.get("op")) for _ in range(n)]
+        for shape, dtype, _, options in asked
     ]
-    inputs = [_tensors_of(rng, n, dimensions, **options) for dimensions, options in asked]
     runs = world(
         n,
-        *(request(collective, xs, None, options) for xs, (_, options) in zip(inputs, asked)),
+        *(request(collective, xs, layout, o) for xs, (_, _, layout, o) in zip(inputs, asked)),
     )
-    for run, xs, (_, options) in zip(runs, inputs, asked):
-        tolerance = few_roundings(np.float32) if options.get("op") == "average" else EXACT
+    for run, xs, (_, dtype, _, options) in zip(runs, inputs, asked):
+        tolerance = few_roundings(dtype) if options.get("op") == "average" else EXACT
         run.returns(*getattr(truth, collective)(xs, **options), tolerance=tolerance)
         run.uses_only(collective, because=f"This problem asks for the {collective} itself.")
         # The right number of elements of the operation: see ``Operation.elements``.
@@ -228,12 +276,6 @@ def _options_to_try(rng, collective, n, torch):
     return [({"root": int(rng.integers(n))} if rooted else {}) | {"op": op} for op in ops]
 
 
-def _tensors_of(rng, n, dimensions, root=None, op=None):
-    """Return a tensor for each rank. All have one drawn shape, which has this many dimensions."""
-    shape = int(rng.integers(2, 4)) * n, *rng.integers(2, 5, dimensions - 1).tolist()
-    return [exact_numbers(rng, shape, np.float32, op) for _ in range(n)]
-
-
 def require_elements(run, rank, done, due, itemsize):
     """Fail unless an operation has the right number of elements, or the right number of bytes.
 
@@ -258,10 +300,10 @@ def test_misuse(world, rng, collective):
     """{collective} raises ValueError with the value of a wrong argument, on every rank, before
     anything is sent
     """
-    for n in (3, 1):
+    for n in SIZES:
         bad = [
             *misuses(rng, collective, n),
-            *(misuses_of_scatter(n) if collective == "scatter" else []),
+            *(misuses_of_scatter(rng, n) if collective == "scatter" else []),
         ]
         requests = [
             call(f"collectives.{collective}", *args, may_raise=True, **kwargs)
@@ -292,14 +334,15 @@ def misuses(rng, collective, n):
         yield (x.astype(np.int64),), good | {"op": "average"}, ("int64",)
     if collective in ("reduce_scatter", "all_to_all") and n > 1:
         # n does not divide the number of rows, but it divides the number of entries.
-        yield (np.ones((7, 6), np.float32),), good, ("7", "3")
+        rows = n * int(rng.integers(4, 20)) + int(rng.integers(1, n))
+        yield (np.ones((rows, 2 * n), np.float32),), good, (str(rows), str(n))
     if collective in ("gather", "all_gather", "reduce_scatter", "all_to_all"):
         yield (scalar,), good, ()
     if collective == "scatter":
         yield (per_rank(scalar, *[None] * (n - 1)),), good | {"like": scalar}, ()
 
 
-def misuses_of_scatter(n):
+def misuses_of_scatter(rng, n):
     """Return the misuses of scatter that only the root can detect, in the form of ``misuses``.
 
     In these calls every rank gets its own number as the root. So every rank raises an error, and no
@@ -309,11 +352,13 @@ def misuses_of_scatter(n):
     def ones(*shape):
         return np.ones(shape, np.float32)
 
+    odd, columns = 2 * int(rng.integers(10, 40)) + 1, int(rng.integers(10, 99))
+    times = int(rng.integers(3, 9))
     pairs = [  # the tensor, ``like``, and the words of the message
         (None, ones(2), ()),
-        (ones(5), ones(2), ("5",)),
-        (ones(12), ones(2), ("12",)),
-        (ones(2 * n, 5), ones(2, 4), ("5",)),
+        (ones(odd), ones(2), (str(odd),)),
+        (ones(2 * n * times), ones(2), (str(2 * n * times),)),
+        (ones(2 * n, columns), ones(2, columns - 1), (str(columns),)),
         (ones(4 * n, 3), ones(2, 3), (str(4 * n),)),
         (ones(2 * n, 2), ones(2), ()),
         (ones(2 * n, 2, 3), ones(2, 6), ()),
@@ -334,24 +379,25 @@ def test_result_stands_alone(world, rng, collective):
     gradient and keeps no other memory alive; the input keeps requires_grad
     """
     (n,) = drawn_sizes(rng)
-    root = {"root": 0} if collective in ROOTED else {}
-    asked = [root | {"op": op} for op in ("sum", "average")] if collective in REDUCING else [root]
-    # Averages of positive numbers: see ``exact_numbers``.
-    xs = [exact_numbers(rng, (2 * n,), op="average") for _ in range(n)]
-    leaves = per_rank(
-        *(
-            None if rank and collective == "scatter" else RequiresGrad(x)
-            for rank, x in enumerate(xs)
-        )
+    options = some_options(rng, collective, n)
+    ops = (
+        [options | {"op": op} for op in ("sum", "average")] if collective in REDUCING else [options]
     )
-    more = [RequiresGrad(np.zeros(2, np.float32))] if collective == "scatter" else []
-    requests = [
-        call(f"collectives.{collective}", leaves, *more, driver="described", **options)
-        for options in asked
+    asked = []
+    for options in ops:
+        shapes = [(2 * n, *some_shape(rng, dimensions)) for dimensions in range(3)]
+        asked += [(*tensor, options) for tensor in in_forms(rng, shapes, FLOATS)]
+    inputs = [
+        [exact_numbers(rng, shape, dtype, options.get("op")) for _ in range(n)]
+        for shape, dtype, _, options in asked
     ]
-    for run, options in zip(world(n, *requests), asked):
+    requests = [
+        request(collective, xs, layout, options, made=leaves, driver="described")
+        for xs, (_, _, layout, options) in zip(inputs, asked)
+    ]
+    for run, xs, (_, dtype, _, options) in zip(world(n, *requests), inputs, asked):
         results = getattr(truth, collective)(xs, **options)
-        tolerance = few_roundings(np.float32) if options.get("op") == "average" else EXACT
+        tolerance = few_roundings(dtype) if options.get("op") == "average" else EXACT
         run.returns_without_gradient(*results, tolerance=tolerance)
         for rank, kept in enumerate(
             run.read(driver_results.kept_bytes, "the memory that the result keeps")
@@ -369,20 +415,24 @@ def test_result_stands_alone(world, rng, collective):
 
 @number("1.2")
 @weight(0.75)
-def test_in_rank_order(world):
+def test_in_rank_order(world, rng):
     """in_rank_order runs the action once on every rank, in rank order, and no rank returns before
     the last rank's action has ended
     """
-    for n in SIZES:
+    for n in (*SIZES, 5):
+        results = some_results(rng, 3 * n)
+        own = [results[i * n : (i + 1) * n] for i in range(3)]  # of each call, for each rank
         # The lower the rank, the longer its action takes. Without barriers, a higher rank would
         # begin before a lower rank has ended.
-        actions = per_rank(
-            *(Probe("action", returns=rank * 10, seconds=0.01 * (n - rank)) for rank in range(n))
-        )
+        actions = [
+            per_rank(*(Probe("action", x, 0.01 * (n - rank)) for rank, x in enumerate(of_ranks)))
+            for of_ranks in own
+        ]
         # In the second call, the last rank begins 0.1 seconds before all others.
         late = {rank: Delay(until="call began", on=n - 1, then=0.1) for rank in range(n - 1)}
         requests = [
-            call("collectives.in_rank_order", actions, delays=delays) for delays in ({}, late)
+            call("collectives.in_rank_order", action, delays=delays)
+            for action, delays in zip(actions, ({}, late))
         ]
         # In a third call, an action lasts until all other ranks wait in a communication. If a rank
         # does not wait in a communication but only sleeps, it begins its own action too early.
@@ -390,10 +440,29 @@ def test_in_rank_order(world):
             lasting = {
                 rank: Delay(STANDSTILL, on=(rank + 1) % n, at="action ended") for rank in range(n)
             }
-            requests.append(call("collectives.in_rank_order", actions, delays=lasting))
-        for run in world(n, *requests):
-            run.returns(*(rank * 10 for rank in range(n)))
+            requests.append(call("collectives.in_rank_order", actions[2], delays=lasting))
+        for run, expected in zip(world(n, *requests), own):
+            run.returns(*expected)
             _takes_turns(run, n)
+
+
+def some_results(rng, count):
+    """Return a list of results of an action, of several types. Every eight in a row are all types.
+
+    A result can be None, False, 0 or empty. A list of numbers would be read as a tensor.
+    """
+    kinds = [
+        int(rng.integers(1, 1000)),
+        0,
+        float(rng.integers(1, 1000)) / 8,
+        f"text {rng.integers(1000)}",
+        "",
+        None,
+        bool(rng.integers(2)),
+        ["a list", int(rng.integers(1000)), [None]],
+    ]
+    order = rng.permutation(len(kinds))
+    return [kinds[order[i % len(kinds)]] for i in range(count)]
 
 
 def _takes_turns(run, n):
