@@ -35,7 +35,7 @@ from grader.hidden.collective_problem import (
     some_shape,
 )
 from grader.hidden.two_calls import returns_both
-from grader.hidden.world_sizes import SIZES, drawn_sizes
+from grader.hidden.world_sizes import SIZES, drawn_sizes, has_room
 from grader.reference import collective_mistakes as mistakes
 from grader.reference import collectives as truth
 from grader.reference.counting import often
