@@ -42,7 +42,11 @@ def watch(
         "late": late,
         "busy": busy,
     }
-    options |= {"calls": per_rank(*map(tuple, calls)), "warm_up": warm_up, "iterations": iterations}
+    options |= {
+        "calls": per_rank(*map(tuple, calls)),
+        "warm_up": warm_up,
+        "iterations": iterations,
+    }
     options |= {"measured_again": measured_again}
     return call("benchmarking.stopwatch", driver="timed", may_raise=may_raise, **options)
 
@@ -89,9 +93,11 @@ def test_warm_up(world, rng):
     """stopwatch does not time the warm-up calls, and calls the operation exactly warm_up +
     iterations times
     """
-    cases = [(2, 4), (0, 3), (5, 1)]
-    timed = [float(rng.uniform(1, 2))] * 4
-    calls = [[50.0] * warm_up + timed[:iterations] for warm_up, iterations in cases]
+    warm_ups = [0, int(rng.integers(1, 6)), int(rng.integers(6, 10))]
+    iterations_of = rng.permutation([1, *_iterations(rng)]).tolist()
+    cases = list(zip(warm_ups, iterations_of))
+    timed = float(rng.uniform(1, 2))
+    calls = [[50.0] * warm_up + [timed] * iterations for warm_up, iterations in cases]
     (n,) = drawn_sizes(rng)
     runs = world(n, *(watch([own] * n, warm_up) for own, (warm_up, _) in zip(calls, cases)))
     for run, own, (warm_up, iterations) in zip(runs, calls, cases):
@@ -107,33 +113,59 @@ STILL_BUSY = (
 )
 
 
-def _with_warm_up(rng):
-    """Return how many warm-up calls each of two runs makes: 0, and a number drawn from 1 to 3."""
-    return 0, int(rng.integers(1, 4))
+def _iterations(rng):
+    """Return how many timed calls each of two runs makes: few (3 to 6), and many (7 to 12).
+
+    One of the two numbers is odd, and the other is even.
+    """
+    few, many = int(rng.integers(3, 7)), 2 * int(rng.integers(4, 7))  # 8, 10 or 12
+    return [few, many if few % 2 else many - 1]
+
+
+def _counts(rng):
+    """Return how many calls each of two runs makes: the warm-up, and the timed calls.
+
+    One run has no warm-up, and the other has a warm-up of 1 to 9 calls.
+    """
+    return list(zip([0, int(rng.integers(1, 10))], rng.permutation(_iterations(rng)).tolist()))
+
+
+def _with_equal_middle(rng, times):
+    """Return the times in a random order. If their number is even, the two in the middle are equal.
+
+    So the median is the same if a stopwatch takes only one of the two. ``test_median`` judges this.
+    """
+    ordered = sorted(times)
+    ordered[(len(ordered) - 1) // 2] = ordered[len(ordered) // 2]
+    return rng.permutation(ordered).tolist()
 
 
 @number("2.2")
 @weight(1.0)
 def test_barrier(world, rng):
     """stopwatch calls barrier before each timed call, and does not time the barrier"""
-    right = [float(rng.uniform(1, 2))] * 4
     meeting, late = float(rng.uniform(90, 110)), float(rng.uniform(900, 1100))
     for n in drawn_sizes(rng, 2):
-        _require_barrier(world, rng, n, right, meeting, late)
+        cases = [(warm_up, [float(rng.uniform(1, 2))] * k) for warm_up, k in _counts(rng)]
+        calls = [[50.0] * warm_up + right for warm_up, right in cases]
+        requests = (
+            watch([own] * n, warm_up, barrier_takes=meeting, late=late)
+            for own, (warm_up, _) in zip(calls, cases)
+        )
+        for run, own, (warm_up, right) in zip(world(n, *requests), calls, cases):
+            mistakes = _barrier_mistakes(n, right, meeting, late)
+            require_samples(run, [own] * n, warm_up, mistakes)
+            require_meetings(run, warm_up)
 
 
-def _require_barrier(world, rng, n, right, meeting, late):
-    """Fail unless a stopwatch on n ranks calls barrier before each timed call.
+def _barrier_mistakes(n, right, meeting, late):
+    """Return a dict with the samples of stopwatches that call barrier at a wrong moment.
 
     The timed calls take the times ``right``. A barrier takes ``meeting`` seconds. Without a
     barrier, an operation also waits ``late`` seconds for a late rank.
     """
-    cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
-    runs = world(
-        n, *(watch([own] * n, warm_up, barrier_takes=meeting, late=late) for warm_up, own in cases)
-    )
     unmet = [t + late for t in right]
-    mistakes = {
+    return {
         "the barrier was timed": [[t + meeting for t in right]] * n,
         "your code did not call its argument `barrier` before the operation. (dist.barrier is"
         " another function.) So the operation waits for a rank that comes late": ([unmet] * n),
@@ -147,9 +179,6 @@ def _require_barrier(world, rng, n, right, meeting, late):
             " before each call, after its barrier"
         ): ([[right[0], *(t + meeting for t in right[1:])]] * n),
     }
-    for run, (warm_up, own) in zip(runs, cases):
-        require_samples(run, [own] * n, warm_up, mistakes)
-        require_meetings(run, warm_up)
 
 
 @number("2.2")
@@ -158,18 +187,25 @@ def test_synchronize(world, rng):
     """stopwatch starts the clock when the device is idle, and stops it when the device has done the
     operation
     """
-    right = [float(rng.uniform(1, 2))] * 3
     busy = float(rng.uniform(60, 80))
     launch = 0.001
     for n in (1, *drawn_sizes(rng, 2)):
-        cases = [(warm_up, [50.0] * warm_up + right) for warm_up in _with_warm_up(rng)]
-        runs = world(
-            n, *(watch([own] * n, warm_up, asynchronous=True, busy=busy) for warm_up, own in cases)
+        cases = [(warm_up, [float(rng.uniform(1, 2))] * k) for warm_up, k in _counts(rng)]
+        calls = [[50.0] * warm_up + right for warm_up, right in cases]
+        requests = (
+            watch([own] * n, warm_up, asynchronous=True, busy=busy)
+            for own, (warm_up, _) in zip(calls, cases)
         )
-        for run, (warm_up, own) in zip(runs, cases):
-            only_launched = [launch] * 3
-            with_earlier_work = [right[0] + busy + (50.0 - launch) * warm_up, *right[1:]]
-            mistakes = {TIMED_THE_LAUNCH: [only_launched] * n, STILL_BUSY: [with_earlier_work] * n}
+        for run, own, (warm_up, right) in zip(world(n, *requests), calls, cases):
+            only_launched = [launch] * len(right)
+            with_earlier_work = [
+                right[0] + busy + (50.0 - launch) * warm_up,
+                *right[1:],
+            ]
+            mistakes = {
+                TIMED_THE_LAUNCH: [only_launched] * n,
+                STILL_BUSY: [with_earlier_work] * n,
+            }
             require_samples(run, [own] * n, warm_up, mistakes)
 
 
@@ -179,7 +215,7 @@ def test_synchronize_before_the_barrier(world, rng):
     """stopwatch synchronizes before each barrier, and also between an exchange of times and the
     next call
     """
-    cases = [(rng.uniform(1, 2, warm_up + 3).tolist(), warm_up) for warm_up in _with_warm_up(rng)]
+    cases = [(rng.uniform(1, 2, warm_up + k).tolist(), warm_up) for warm_up, k in _counts(rng)]
     (n,) = drawn_sizes(rng)
     runs = world(n, *(watch([own] * n, warm_up, asynchronous=True) for own, warm_up in cases))
     for run, (_, warm_up) in zip(runs, cases):
@@ -196,8 +232,8 @@ def test_slowest_rank(world, rng):
     """
     for n in (1, 2, 3, 4):
         cases = []
-        for warm_up in _with_warm_up(rng):
-            timed = _times(rng, n)
+        for warm_up, iterations in _counts(rng):
+            timed = _times(rng, n, iterations)
             cases.append((warm_up, timed, [[50.0] * warm_up + own for own in timed]))
         runs = world(n, *(watch(calls, warm_up) for warm_up, _, calls in cases))
         for run, (warm_up, timed, calls) in zip(runs, cases):
@@ -320,20 +356,23 @@ def require_exchange(run):
         )
 
 
-def _times(rng, n):
-    """Return, for each rank, the times of three calls, in seconds.
+def _times(rng, n, iterations):
+    """Return, for each rank, the times of at least three calls, in seconds.
 
     The mean of the slowest times is also their median. If there are several ranks, this median
-    differs from every rank's own median, and cannot be computed from the times of faster ranks.
+    differs from every rank's own median, and cannot be computed from the times of faster ranks. If
+    there are enough calls, each rank is the slowest in a call.
     """
-    middle, step = rng.uniform(5, 7), rng.uniform(1, 3)
-    maxima = rng.permutation([middle - step, middle, middle + step])
-    timed = rng.uniform(0.1, 0.5, (n, 3)) * (middle - step)
-    slowest = (
-        rng.permutation(n) if n == 3 else [0 if value != middle else n - 1 for value in maxima]
-    )
-    timed[slowest, range(3)] = maxima
-    return timed.tolist()
+    middle = rng.uniform(5, 7)
+    steps = np.sort(rng.uniform(0.2, 3, (iterations - 1) // 2))
+    # If the number of calls is even, both times in the middle are the median.
+    centre = [middle] * (iterations - 2 * len(steps))
+    maxima = np.array([*(middle - steps[::-1]), *centre, *(middle + steps)])
+    timed = rng.uniform(0.1, 0.5, (n, iterations)) * maxima[0]
+    # The ranks take turns, from the fastest call to the slowest call. So the slowest rank of a call
+    # in the middle is not the slowest rank of the next slower call.
+    timed[np.resize(rng.permutation(n), iterations), range(iterations)] = maxima
+    return timed[:, rng.permutation(iterations)].tolist()
 
 
 def _demand_silence(run, rank, warm_up):
@@ -370,13 +409,14 @@ def _demand_silence(run, rank, warm_up):
 @weight(0.25)
 def test_median(world, rng):
     """stopwatch returns the median of an odd and of an even number of samples"""
-    cases = (
-        [3.0, 1.0, 40.0],
-        [4.0, 1.0, 2.0, 90.0],
-        [7.0],
-        [1.0, 6.0],
-        [float(i * i) for i in range(21)],
-    )
+    counts = [odd + 2 * int(rng.integers(choices)) for odd, choices in ((3, 2), (7, 3), (13, 9))]
+    counts += [count + 1 for count in counts[::-1]]
+    # With one slow iteration, the mean is larger than all other times.
+    cases = [
+        rng.permutation([*(1 + rng.choice(40, k - 1, replace=False)), 2000]).astype(float).tolist()
+        for k in counts
+    ]
+    cases += [[float(rng.uniform(1, 9))], [1.0, float(rng.uniform(2, 9))]]
     (n,) = drawn_sizes(rng)
     for run, own in zip(world(n, *(watch([own] * n, 0) for own in cases)), cases):
         known = {
@@ -402,14 +442,16 @@ def test_median(world, rng):
 @on_gloo
 def test_stopwatch_twice(world, rng):
     """A second call of stopwatch does not change the samples of the first call"""
-    own = list(rng.permutation([1.0, 1.25, 2.0]) * rng.uniform(1, 2))  # mean ≠ median
+    # mean ≠ median
+    cases = [_with_equal_middle(rng, [*rng.uniform(1, 1.5, k - 1), 20.0]) for k in _iterations(rng)]
     (n,) = drawn_sizes(rng)
-    (run,) = world(n, watch([own] * n, 0, measured_again=True))
-    later = {
-        "these are the samples of the second measurement, which overwrote those of the first. Make"
-        " a new list for each measurement": [[0.5] * 3] * n
-    }
-    require_samples(run, [own] * n, 0, later)
+    runs = world(n, *(watch([own] * n, 0, measured_again=True) for own in cases))
+    for run, own in zip(runs, cases):
+        later = {
+            "these are the samples of the second measurement, which overwrote those of the first."
+            " Make a new list for each measurement": [[0.5] * len(own)] * n
+        }
+        require_samples(run, [own] * n, 0, later)
 
 
 @number("2.2")
@@ -418,14 +460,16 @@ def test_stopwatch_misuse(world, rng):
     """stopwatch raises ValueError with the value if iterations ≤ 0 or warm_up < 0, before it calls
     the operation
     """
-    asked = [(1, 0), (1, -1), (-2, 3)]
-    for size in (1, 2):
+    (several,) = drawn_sizes(rng)
+    for size in (1, several):
+        warm_up, negative, bad_warm_up, iterations = rng.integers(1, 13, 4).tolist()
+        asked = [(warm_up, 0), (warm_up - 1, -negative), (-bad_warm_up, iterations)]
         runs = world(
             size,
             *(watch([[1.0]] * size, warm_up, may_raise=True, iterations=n) for warm_up, n in asked),
         )
-        for run, number_ in zip(runs, ("0", "-1", "-2")):
-            run.raises_value_error(number_)
+        for run, bad in zip(runs, (0, -negative, -bad_warm_up)):
+            run.raises_value_error(str(bad))
             require_no_operation(run)
 
 

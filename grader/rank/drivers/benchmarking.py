@@ -16,12 +16,12 @@ def timed(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
     The clock, the synchronization and the barrier also come from the judge: see
     ``callbacks.Bench``. If ``measured_again`` is True, the stopwatch then measures another
-    operation before the first result is returned.
+    operation, equally often, before the first result is returned.
     """
     result = _measured(function, kwargs["warm_up"], kwargs["iterations"], mark.use, mark)
     if kwargs.get("measured_again"):
-        other = Bench(dist.get_rank(), [0.5] * 3)
-        _measured(function, 0, 3, lambda name: getattr(other, name)(), mark)
+        other = Bench(dist.get_rank(), [0.5] * kwargs["iterations"])
+        _measured(function, 0, kwargs["iterations"], lambda name: getattr(other, name)(), mark)
     if not (hasattr(result, "seconds") and hasattr(result, "samples")):
         mark("a tuple without names")
     return result

@@ -393,7 +393,7 @@ MUTANTS = [
         raise ValueError(f"{warm_up} calls of warm-up and {iterations} iterations")
 """,
         {"hidden stopwatch_misuse"},
-        "ValueError comes after 1 call of the operation",
+        "of the operation. Check the arguments first",
     ),
     Mutant(
         "one call of warm-up too many",
@@ -1067,5 +1067,66 @@ MUTANTS = [
         '    if world_size != 1 and counted not in ("whole", "part"):\n',
         {"hidden bandwidth_misuse"},
         "expected a ValueError",
+    ),
+    Mutant(
+        "no barrier after four timed calls, and no look at the device after three",
+        "benchmarking",
+        """    for _ in range(iterations):
+        synchronize()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+""",
+        """    for i in range(iterations):
+        if i < 3:
+            synchronize()
+        if i < 4:
+            barrier()
+        start = clock()
+        operation()
+        if i < 3:
+            synchronize()
+""",
+        {"hidden barrier", "hidden synchronize"},
+        "entries differ",
+    ),
+    Mutant(
+        "each rank for itself after more than four timed calls",
+        "benchmarking",
+        "    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\n",
+        "    dist.all_reduce(slowest.clone() if iterations > 4 else slowest, op=dist.ReduceOp.MAX)\n",
+        {"hidden slowest_rank"},
+        "own times",
+    ),
+    Mutant(
+        "the lower of the two times in the middle of more than four",
+        "benchmarking",
+        "    return Timing(statistics.median(samples), samples)\n",
+        "    median = statistics.median_low if iterations > 4 else statistics.median\n"
+        "    return Timing(median(samples), samples)\n",
+        {"hidden median"},
+        "the lower of the two middle times",
+    ),
+    Mutant(
+        "at most five calls of warm-up",
+        "benchmarking",
+        "    for _ in range(warm_up):\n",
+        "    for _ in range(min(warm_up, 5)):\n",
+        {"hidden warm_up"},
+        "rank 0 called the operation",
+    ),
+    Mutant(
+        "one list for all measurements of a number of samples, except three",
+        "benchmarking",
+        "    samples = slowest.tolist()\n",
+        """    samples = slowest.tolist()
+    if iterations != 3:
+        kept = stopwatch.__dict__.setdefault(iterations, samples)
+        kept[:] = samples
+        samples = kept
+""",
+        {"hidden stopwatch_twice"},
+        "the second measurement, which overwrote",
     ),
 ]
