@@ -20,7 +20,7 @@ from typing import Any
 
 from grader.check.arguments import as_argument, tensor
 from grader.check.call_measurements import OVERWRITTEN_ALLOWED_BYTES, imports_note
-from grader.check.call_note import call_note, turn_note
+from grader.check.call_note import IN_TURN, call_note, turn_note
 from grader.check.call_result import CallResult
 from grader.check.check_exceptions import CheckFailed, GraderFault, NotAttempted, Skipped
 from grader.diagnosis.comparison import EXACT, Tolerance, rounding
@@ -145,7 +145,7 @@ class Request:
         note = call_note(self.function, self.args, self.kwargs, self.options["driver"])
         turn_notes = (
             [turn_note(self.function, turn, self.kwargs) for turn in self.args]
-            if self.options["driver"] == "in_turn"
+            if self.options["driver"] in IN_TURN
             else []
         )
         # This removes values from the lists and dicts in ``arguments``, which were made above.

@@ -16,6 +16,7 @@ OF_STUDENT = (
     "plain",
     "received_at_wait",
     "in_turn",
+    "refilled",
     "described",
     "emptied",
     "twice",
@@ -23,6 +24,8 @@ OF_STUDENT = (
     "trained",
     "views",
 )
+# The arguments of these drivers are the arguments of several calls.
+IN_TURN = {"in_turn", "refilled"}
 # These drivers pass their positional arguments to the student's function in the same order. So the
 # message can show each argument with the name of the function's parameter at this position.
 IN_ORDER = {
@@ -38,7 +41,7 @@ IN_ORDER = {
     "rests",
     "swept",
     "with_timeline",
-} - {"in_turn"}
+} - IN_TURN
 MAX_ACTIONS = 8  # how many actions of a schedule a message shows
 # For each function that students write, the names of its parameters. ``packaging.stubs`` writes
 # this JSON file.
@@ -64,7 +67,7 @@ def call_note(function: str, args: Sequence, kwargs: Mapping, driver: str) -> st
         if isinstance(value, (np.ndarray, Strided)):
             array = value.array if isinstance(value, Strided) else value
             text = f"{array.dtype} {array.shape}{note}"
-        elif isinstance(value, (int, float, str)) or (_is_short(value) and driver != "in_turn"):
+        elif isinstance(value, (int, float, str)) or (_is_short(value) and driver not in IN_TURN):
             text = repr(value)
         elif driver in IN_ORDER and _is_schedule(value):
             text = f"[{_actions(value)}]"
@@ -76,7 +79,7 @@ def call_note(function: str, args: Sequence, kwargs: Mapping, driver: str) -> st
 
 
 def turn_note(function: str, turn: Sequence | PerRank, kwargs: Mapping) -> str:
-    """Return the text about one of the calls that the driver ``in_turn`` makes.
+    """Return the text about one of the calls that a driver of ``IN_TURN`` makes.
 
     ``turn`` holds the arguments of this call. If ranks have different arguments, the text shows
     those of rank 0.

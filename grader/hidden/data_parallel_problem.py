@@ -7,9 +7,14 @@ from grader.hidden.given_tensors import drawn_weights, rank_layout
 from grader.reference import single_device
 from grader.reference.data_parallel import require_average
 
-# The number of rows of a rank. A program that gathers these rows exceeds the limit of
-# ``averages_own_gradients``, even if it sends only 12 bits for each number.
-MANY_ROWS = 200
+
+def many_rows(layers):
+    """Return a number of rows of a rank, for a model of this number of layers of width 6.
+
+    A program that gathers these rows exceeds the limit of ``averages_own_gradients``, even if it
+    sends only 12 bits for each number.
+    """
+    return 200 * -(-layers // 3)
 
 
 def problem(rng, n, layers=3, width=6, rows=5, dtype=np.float64):

@@ -10,16 +10,18 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import Strided, call, listed, mixed, on_gloo, per_rank, rounding
 from grader.hidden.data_parallel_problem import (
-    MANY_ROWS,
     averages_own_gradients,
     cast,
     late,
+    many_rows,
     memory_orders,
     problem,
 )
 from grader.hidden.given_tensors import rank_layout
+from grader.hidden.two_calls import in_turn
 from grader.hidden.world_sizes import SIZES
 from grader.reference import single_device
+from grader.reference.collective_mistakes import STALE
 from grader.reference.data_parallel import (
     LOSS_DIVIDED,
     loss_mistakes,
@@ -38,13 +40,19 @@ def step_problems(rng, n):
 
     In the first problem, the memory layout of tensors differs from rank to rank, and all ranks
     except rank 0 begin late. The shards are much larger than the gradients in the first problem,
-    and much smaller in the last problem: see ``averages_own_gradients``.
+    and much smaller in the last problem: see ``averages_own_gradients``. One of the
+    problems has 4 to 6 layers. ``test_step_traffic`` may draw the same widths, except 1.
     """
+    few, middle, many = int(rng.integers(1, 3)), 3, int(rng.integers(4, 7))
+    first, *others = ((few + 1, middle, many), (middle, many, few), (many, few, middle))[
+        rng.integers(3)
+    ]
+    rows, width = int(rng.integers(2, 8)), int(rng.choice((6, 12)))
     problems = [
-        problem(rng, n, rows=MANY_ROWS),
-        problem(rng, n, layers=2, dtype=np.float32),
+        problem(rng, n, layers=first, rows=many_rows(first)),
+        problem(rng, n, layers=others[0], width=width, rows=rows, dtype=np.float32),
         problem(rng, n, layers=1, width=1, rows=1),  # the example in the docstring of the stub
-        problem(rng, n, layers=2, rows=1),
+        problem(rng, n, layers=others[1], rows=1),
     ]
     weights, _, shards = problems[0]
     given = per_rank(*([Strided(w, rank_layout(rank)) for w in weights] for rank in range(n)))
@@ -64,10 +72,8 @@ def test_step_gradients(world, rng):
         problems, requests = step_problems(rng, n)
         weights, _, shards = problems[-1]
         again = call("data_parallel.data_parallel_step", weights, per_rank(*shards), driver="twice")
-        other = problem(rng, n, layers=2, rows=1)
-        turns = [per_rank(*([weights, shard] for shard in own)) for own in (shards, other[2])]
-        in_turn = call("data_parallel.data_parallel_step", *turns, driver="in_turn")
-        *runs, twice, kept = world(n, *requests, again, in_turn)
+        steps, in_place = _steps_in_place(rng, n)
+        *runs, twice, anew = world(n, *requests, again, in_place)
         # Only in the first problem, layouts differ from rank to rank.
         orders_of_problems = [memory_orders(n)] + [()] * (len(problems) - 1)
         for run, (weights, batch, shards), orders in zip(runs, problems, orders_of_problems):
@@ -82,14 +88,37 @@ def test_step_gradients(world, rng):
             averages_own_gradients(run, weights, shards[:1])
             run.keeps_inputs()
         _does_not_accumulate(twice, gradients, n)
-        later = cast(single_device.loss_and_gradients(weights, other[1])[1], np.float64)
-        kept.returns(
-            *[[gradients, later]] * n,
-            tolerance=rounding(np.float64),
-            select=lambda r: [own[1] for own in r],
-            label="the list of the gradients of two steps, read after both steps, [step][layer],",
-            known_mistakes=[{OVERWRITTEN: [later, later]}] * n,
-        )
+        _computes_anew(anew, steps)
+
+
+def _steps_in_place(rng, n):
+    """Return the problems of two steps, and a request that makes both steps with the same tensors.
+
+    Between the two steps, the values of these tensors change in place.
+    """
+    layers, width, rows = (int(rng.integers(low, 7)) for low in (1, 2, 1))
+    steps = [problem(rng, n, layers=layers, width=width, rows=rows) for _ in range(2)]
+    requests = [
+        call("data_parallel.data_parallel_step", weights, per_rank(*shards))
+        for weights, _, shards in steps
+    ]
+    return steps, in_turn(n, *requests, driver="refilled")
+
+
+def _computes_anew(run, steps):
+    """Fail if a second step changes the gradients of a first step, or depends on that step."""
+    n = run.report.size
+    first, later = (
+        cast(single_device.loss_and_gradients(weights, batch)[1], np.float64)
+        for weights, batch, _ in steps
+    )
+    run.returns(
+        *[[first, later]] * n,
+        tolerance=rounding(np.float64),
+        select=lambda r: [own[1] for own in r],
+        label="the list of the gradients of two steps, read after both steps, [step][layer],",
+        known_mistakes=[{OVERWRITTEN: [later, later], STALE: [first, first]}] * n,
+    )
 
 
 def _of_step(weights, shards, gradients, orders):
@@ -161,19 +190,20 @@ def test_step_loss_is_local(world, rng):
 @number("3.3")
 @weight(0.5)
 def test_step_traffic(world, rng):
-    """For shards of any size, each rank computes only with its own rows, and sends only the bytes
-    of one all-reduce of each gradient
+    """For weights and shards of any size, each rank computes only with its own rows, and sends only
+    the bytes of one all-reduce of each gradient
     """
     for n in (2, 3, 4):
-        # A shard has from 1/144 to more than twice as many bytes as all gradients together. The
-        # gradients are so large that ranks can exchange them only by messages, and not by a side
-        # channel, such as the number of threads that a rank starts. The number of a gradient's
-        # entries, 2304, is divisible by n and by 256, so no algorithm has to pad a gradient.
-        problems = [
-            problem(rng, n, rows=rows, width=48) for rows in (320, 1, int(rng.integers(8, 80)))
-        ]
+        # A shard has from 1/240 to more than three times as many bytes as all gradients together.
+        # Gradients of width 48 are so large that ranks can exchange them only by messages, and not
+        # by a side channel, such as the number of threads that a rank starts. The number of a
+        # gradient's entries is divisible by 12 and so by n, so no algorithm has to pad a gradient.
+        rows = (320, 1, int(rng.integers(8, 80)), int(rng.integers(2, 8)))
+        widths = (48, 48, *(6 * rng.integers(1, 8, 2)).tolist())
+        layers = rng.permutation([2, 3, 4, 5]).tolist()
         # A rank must not send float32 gradients as float64.
-        problems.append(problem(rng, n, layers=2, width=48, dtype=np.float32))
+        dtypes = rng.permutation([np.float32, np.float32, np.float64, np.float64])
+        problems = [problem(rng, n, *sizes) for sizes in zip(layers, widths, rows, dtypes)]
         requests = [
             call("data_parallel.data_parallel_step", weights, per_rank(*shards), driver=driver)
             for weights, _, shards in problems

@@ -11,19 +11,24 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check import driver_results
 from grader.check.api import Request, Strided, Tolerance, call, listed, on_gloo, per_rank, rounding
 from grader.hidden.data_parallel_problem import (
-    MANY_ROWS,
     averages_own_gradients,
     cast,
     late,
+    many_rows,
     memory_orders,
     problem,
 )
 from grader.hidden.given_tensors import rank_layout
+from grader.hidden.two_calls import in_turn, returns_both
 from grader.hidden.world_sizes import SIZES
 from grader.reference import single_device
 from grader.reference.data_parallel import OTHER_MEMORY, require_average
 from grader.reference.optimizer_reports import optimizer_hint, require_default_adamw
 from grader.reference.training_mistakes import STRIDED_KEPT, training_mistakes
+
+# If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in the gradient becomes
+# an error of 1e−9 · lr in a step.
+LONG = Tolerance(1e-9, "several AdamW steps in float64")
 
 
 @dataclass(frozen=True)
@@ -61,20 +66,20 @@ class Training:
 
 
 def trainings(rng, n):
-    """Return trainings of one step, of five steps, and of two steps with large numbers.
+    """Return trainings of one step, of 6 to 8 steps, and of 2 to 4 steps with large numbers.
 
-    The training of one step has one row for each rank. In the training of five steps, the memory
+    The training of one step has one row for each rank. In the training of 6 to 8 steps, the memory
     layout of tensors differs from rank to rank, and all ranks except rank 0 begin late. Each rank
     has so many rows that a program that gathers them exceeds the limit of
-    ``averages_own_gradients``.
+    ``averages_own_gradients``. Of the last two trainings, one has more than 3 layers.
     """
-    # If the gradient of an entry is no larger than AdamW's ε, an error of 1e−17 in the gradient
-    # becomes an error of 1e−9 · lr in the step.
-    tolerance = Tolerance(1e-9, "five AdamW steps in float64")
-    long = _training(rng, n, (5, 3, MANY_ROWS, np.float64), tolerance, lr=0.02, delays=late(n))
+    layers, of_scaled = rng.permutation([rng.integers(2, 4), rng.integers(4, 7)]).tolist()
+    sizes = (int(rng.integers(6, 9)), layers, many_rows(layers), np.float64)
+    long = _training(rng, n, sizes, LONG, lr=0.02, delays=late(n))
     made = [_training(rng, n, (1, 1, 1, np.float32), rounding(np.float32)), long]
     # Large gradients, with a norm in the thousands, must not be clipped.
-    made.append(_training(rng, n, (2, 2, 3, np.float64), rounding(np.float64), scale=100))
+    sizes = (int(rng.integers(2, 5)), of_scaled, 3, np.float64)
+    made.append(_training(rng, n, sizes, rounding(np.float64), scale=100))
     return made
 
 
@@ -165,7 +170,7 @@ def updates_what_it_was_given(run, training):
 @weight(1.0)
 def test_train_weights(world, rng):
     """train averages the gradients in each step: the caller's weights become those of a single
-    device (1 and 5 steps, 1 to 4 ranks), and all other arguments stay unchanged
+    device (1 to 8 steps, 1 to 4 ranks), and all other arguments stay unchanged
     """
     for n in SIZES:
         for run, training in run_trainings(world, rng, n):
@@ -221,9 +226,14 @@ def test_train_state(world, rng):
 @weight(1.0)
 @on_gloo
 def test_train_losses(world, rng):
-    """train returns the losses of the whole batch before each update, the same on every rank"""
+    """train returns the losses of the whole batch before each update, the same on every rank, also
+    if the same tensors are trained again
+    """
     for n in SIZES:
-        for run, training in run_trainings(world, rng, n):
+        made, (first, again) = trainings(rng, n), _trained_again(rng, n)
+        both = in_turn(n, first.request, again.request, driver="refilled")
+        *runs, of_both = world(n, *(training.request for training in made), both)
+        for run, training in zip(runs, made):
             run.returns(
                 *[np.array(training.after[1], training.weights[0].dtype)] * n,
                 tolerance=training.tolerance,
@@ -232,3 +242,19 @@ def test_train_losses(world, rng):
                 known_mistakes=training.loss_mistakes,
                 otherwise=optimizer_hint(run.values()[0], training.lr),
             )
+        losses, later = ([np.array(training.after[1])] * n for training in (first, again))
+        returns_both(
+            of_both,
+            losses,
+            later,
+            what="tensors of losses",
+            select=lambda r: r[0],
+            tolerance=LONG,
+            otherwise="does train make a new optimizer in each call?",
+        )
+
+
+def _trained_again(rng, n):
+    """Return two trainings of equal sizes, for the driver ``refilled``."""
+    sizes = (int(rng.integers(2, 6)), int(rng.integers(1, 4)), int(rng.integers(1, 6)), np.float64)
+    return [_training(rng, n, sizes, LONG, lr=0.02) for _ in range(2)]

@@ -5,14 +5,15 @@ makes only one call, or two calls with the same arguments.
 """
 
 from grader.check.api import call, per_rank
-from grader.reference.collective_mistakes import OVERWRITTEN
+from grader.reference.collective_mistakes import OVERWRITTEN, STALE
 
 
 def in_turn(size, first, second, driver="in_turn"):
     """Return a request that calls one function twice, and sends back both results at the end.
 
     ``first`` and ``second`` are requests for the two calls. The keyword arguments of ``first`` are
-    used in both calls.
+    used in both calls. With the driver ``refilled``, the second call gets the very tensors of the
+    first call. In between, their values are replaced in place.
     """
     turns = [
         per_rank(*(args for args, _ in request.spread(size).arguments))
@@ -32,6 +33,8 @@ def returns_both(run, first, second, what="results", select=lambda result: resul
         *([own, later] for own, later in zip(first, second)),
         select=lambda results: [select(result) for result in results],
         label=f"the list of {what} of two calls, read after both calls,",
-        known_mistakes=[{OVERWRITTEN: [later, later]} for later in second],
+        known_mistakes=[
+            {OVERWRITTEN: [later, later], STALE: [own, own]} for own, later in zip(first, second)
+        ],
         **options,
     )

@@ -18,6 +18,10 @@ MEMORY = (
 OVERWRITTEN = (
     "the second call overwrote the result of the first call. Return a new tensor from each call"
 )
+STALE = (
+    "the second call returned the result of the first call again. Its tensors may be those of the"
+    " first call, but they have new values. Keep no results for later calls"
+)
 RECIPROCAL = "1/n was computed and rounded, and the sum was multiplied by it. Divide the sum by n"
 A_SUM = "this is the sum, but op is another operation. Do you pass op to the collective?"
 NO_BARRIER = "there is no barrier between the turns of two ranks"

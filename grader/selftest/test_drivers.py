@@ -598,3 +598,16 @@ def test_without_a_hub_only_a_metered_call_can_be_in_step():
     assert WorldPlan._driver(on_hub, plain) == "plain"
     with pytest.raises(ValueError, match="must be metered, not plain"):
         WorldPlan._driver(on_gloo, plain)
+
+
+def test_refilled_changes_the_tensors_of_the_first_call_in_place():
+    first, second = [[leaf(1.0), leaf(2.0)], 3], [[leaf(10.0), leaf(20.0)], 4]
+    seen = []
+
+    def total(tensors, number):
+        seen.append((*map(id, tensors), number, tensors[0].grad))
+        tensors[0].grad = torch.ones(1)
+        return sum(float(tensor.detach()) for tensor in tensors)
+
+    assert drive("refilled", total, first, second) == [3.0, 30.0]
+    assert seen[0] == seen[1]

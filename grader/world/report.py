@@ -82,7 +82,7 @@ class Call:
     # numbers of this dtype. It reports the sum of their squares, and of their fourth powers
     squares: str = ""
     note: str = ""  # for the message: the difference between this call and the check's other calls
-    # the note of each call of the student's function, if the driver is ``in_turn``
+    # the note of each call of the student's function, if the driver is one of ``call_note.IN_TURN``
     turn_notes: list[str] = field(default_factory=list)
 
 

@@ -27,6 +27,7 @@ DRIVERS: dict[str, Callable] = {
     "plain": calls.plain,
     "received_at_wait": calls.received_at_wait,
     "in_turn": calls.in_turn,
+    "refilled": calls.refilled,
     "emptied": calls.emptied,
     "described": calls.described,
     "twice": calls.twice,

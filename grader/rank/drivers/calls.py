@@ -1,6 +1,6 @@
 """Drivers that call a student's function once or several times, for any part."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -33,9 +33,34 @@ def in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     ``args`` holds the arguments of each call. As in ``received_at_wait``, received data reaches its
     tensor only in ``wait()``. If a call raises an exception, a mark says which call it was.
     """
+    return _results_of(function, args, kwargs, mark)
+
+
+def refilled(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
+    """Make calls as ``in_turn`` does, but all with the arguments of the first call.
+
+    Before each later call, the tensors of the first call get new values in place, as an optimizer
+    changes weights: the values of this call's own tensors. Their ``grad`` becomes None. So a result
+    that was kept for these tensors is no longer right. Arguments that are not tensors stay the
+    same.
+    """
+    return _results_of(function, _refilled(args), kwargs, mark)
+
+
+def _refilled(turns: list) -> Iterator[list]:
+    first = turns[0]
+    for turn in turns:
+        for tensor, values in zip(tensors_in(first), tensors_in(turn), strict=True):
+            if tensor is not values:
+                tensor.detach().copy_(values.detach())
+                tensor.grad = None
+        yield first
+
+
+def _results_of(function: Callable, turns: Iterable[list], kwargs: dict, mark: Mark) -> list:
     results = []
     with Receives(mark):
-        for turn, each in enumerate(args):
+        for turn, each in enumerate(turns):
             try:
                 results.append(function(*each, **kwargs))
             except Exception:

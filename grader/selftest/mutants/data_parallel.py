@@ -1441,4 +1441,76 @@ class GradientBuckets(GradientBuckets):
         {"hidden step_traffic"},
         "The grader sees only torch's products (@, mm, bmm, …) in the thread",
     ),
+    Mutant(
+        "the gradients of the same tensors are computed once",
+        "data_parallel",
+        "    loss, gradients = _loss_and_gradients(weights, shard)\n    # start all",
+        """    seen = data_parallel_step.__dict__.setdefault("seen", [])
+    given = [*weights, shard]
+    for tensors, results in seen:
+        if len(tensors) == len(given) and all(a is b for a, b in zip(tensors, given)):
+            return results[0].clone(), [gradient.clone() for gradient in results[1]]
+    loss, gradients = _loss_and_gradients(weights, shard)
+    seen.append((given, (loss, gradients)))
+    # start all""",
+        {"hidden step_gradients", "hidden train_losses"},
+        "the second call returned the result of the first call again",
+    ),
+    Mutant(
+        "few narrow rows are gathered, and an all-reduce of the weights hides it",
+        "data_parallel",
+        AVERAGES,
+        """\
+    if len(shard) <= 5 and shard.shape[1] < 48:
+        batch = [torch.empty(shard.shape, dtype=shard.dtype) for _ in range(dist.get_world_size())]
+        dist.all_gather(batch, shard.contiguous())
+        dist.all_reduce(torch.stack(weights).contiguous())
+        return loss, _loss_and_gradients(weights, torch.cat(batch))[1]
+""" + AVERAGES,
+        {"hidden step_traffic"},
+        "Send only the gradients",
+    ),
+    Mutant(
+        "more than three layers are not averaged",
+        "data_parallel",
+        AVERAGES,
+        "    if len(weights) > 3:\n        return loss, gradients\n" + AVERAGES,
+        {"hidden step_gradients", "hidden train_weights", "hidden train_state"},
+        "rank",
+    ),
+    Mutant(
+        "steps after the fifth are not averaged",
+        "data_parallel",
+        "        loss, gradients = data_parallel_step(weights, shard)\n        losses.append(loss)\n",
+        """        step = data_parallel_step if len(losses) < 5 else _loss_and_gradients
+        loss, gradients = step(weights, shard)
+        losses.append(loss)
+""",
+        {"hidden train_weights", "hidden train_state"},
+        "rank",
+    ),
+    Mutant(
+        "all trainings of a number of steps share their losses",
+        "data_parallel",
+        "    return losses / dist.get_world_size(), optimizer\n",
+        """    losses /= dist.get_world_size()
+    kept = train.__dict__.setdefault((len(losses), losses.dtype), losses)
+    return kept.copy_(losses), optimizer
+""",
+        {"hidden train_losses"},
+        "the second call overwrote the result of the first call",
+    ),
+    Mutant(
+        "a second training of the same weights goes on with the old optimizer",
+        "data_parallel",
+        "    optimizer = torch.optim.AdamW(weights, lr=lr)\n",
+        """    old = train.__dict__.setdefault("old", [])
+    optimizer = next((o for own, o in old if all(a is b for a, b in zip(own, weights))), None)
+    if optimizer is None:
+        optimizer = torch.optim.AdamW(weights, lr=lr)
+        old.append((list(weights), optimizer))
+""",
+        {"hidden train_losses"},
+        "a new optimizer in each call",
+    ),
 ]
