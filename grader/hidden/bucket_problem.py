@@ -279,9 +279,27 @@ def one_ahead(n, passes, turn):
     }
 
 
-def averages(run, made):
+SHARED = (
+    "two models have a GradientBuckets object each here, and their backward passes take turns. Do"
+    " the two objects share a variable?"
+)
+
+
+def interleaved(first, second):
+    """Return a request that runs the backward passes of both models in turn."""
+    other = {f"other_{name}": value for name, value in second.request.kwargs.items()}
+    return replace(
+        first.request,
+        kwargs=first.request.kwargs | other,
+        options=first.request.options | {"driver": "interleaved_passes"},
+    )
+
+
+def averages(run, made, of=lambda value: value, otherwise=""):
     """Fail unless every gradient is the average over the ranks after each pass.
 
+    ``of`` picks the gradients, [pass][parameter], in a result. ``otherwise`` is added to the
+    message if no mistake is known that gives the wrong gradients.
     If no rank has a gradient of a parameter, the parameter's average gradient may be zeros or None.
     The gradient of a frozen parameter must be None.
     """
@@ -307,17 +325,17 @@ def averages(run, made):
         run.returns(
             *[made.expected[:passes]] * len(made.ranks),
             tolerance=rounding(made.dtype),
-            select=lambda value: normalise(value)[:passes],
+            select=lambda value: normalise(of(value))[:passes],
             label="the list of gradients, [pass][parameter],",
             known_mistakes=known_mistakes,
             otherwise=otherwise,
             if_none=otherwise,
         )
 
-    compare(1, lambda: [_of_pass(own) for own in made.mistakes_in_the_first_pass(run)])
+    compare(1, lambda: [_of_pass(own) for own in made.mistakes_in_the_first_pass(run)], otherwise)
     if len(made.passes) > 1:
         earlier = {EARLIER: [made.expected[0]] * len(made.passes)}
-        compare(len(made.passes), [earlier] * len(made.ranks), NOT_RESET)
+        compare(len(made.passes), [earlier] * len(made.ranks), otherwise or NOT_RESET)
 
 
 def _of_pass(known):
@@ -334,6 +352,12 @@ def sent(run, rank, p=0):
     end = later[0].at if later else float("inf")
     done = (o for o in run.operations(rank) if o.kind != "barrier")
     return [o for o in done if begin <= o.at < end]
+
+
+def has_sent_buckets(run, made):
+    """Return whether the operations of every pass have the sizes of the buckets, in order."""
+    due, passes = bytes_of(made.buckets, made.sizes), made.passes
+    return all([o.bytes for o in sent(run, r, p)] == due for r in made.ranks for p in passes)
 
 
 def sends_buckets(run, made, mistakes=None):

@@ -3,6 +3,8 @@
 Weights are 4 × 4, so that a gradient in float64 has 128 bytes.
 """
 
+from operator import itemgetter
+
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
@@ -11,7 +13,10 @@ from grader.hidden.bucket_problem import (
     BEGAN,
     ENDED,
     LAYER,
+    SHARED,
     averages,
+    has_sent_buckets,
+    interleaved,
     late,
     one_ahead,
     passes_of,
@@ -20,7 +25,13 @@ from grader.hidden.bucket_problem import (
 )
 from grader.hidden.given_tensors import rank_layout
 from grader.hidden.world_sizes import SIZES
-from grader.reference.buckets import FROZEN_TAKES_ROOM, TIED_LAST, TIED_TWICE
+from grader.reference.buckets import (
+    FROZEN_TAKES_ROOM,
+    TIED_LAST,
+    TIED_TWICE,
+    bytes_of,
+    packed,
+)
 from grader.reference.data_parallel import RESET
 
 ALL_IN_HOOKS = (
@@ -80,19 +91,20 @@ def on_their_way(run, made, plain):
 @weight(0.75)
 def test_buckets_values(world, rng):
     """GradientBuckets gives the gradients of the whole batch in every pass (1 to 4 ranks, small and
-    large buckets, any layout)
+    large buckets, any layout), also if two objects are used in turn
     """
     more = [(2, 3), (), (3, 2, 2), (5,)]
     for n in SIZES:
         used = [[0, 1, 2, 3]] * n
         backwards = [own if rank % 2 else own[::-1] for rank, own in enumerate(used)]
+        passes, many = int(rng.integers(4, 7)), more * int(rng.integers(3, 6))
         made = [
-            passes_of(rng, n, used, passes=3, bucket_bytes=300, as_list=True, delays=late(n)),
+            passes_of(rng, n, used, passes=passes, bucket_bytes=300, as_list=True, delays=late(n)),
             passes_of(rng, n, used, bucket_bytes=1),
             passes_of(rng, n, backwards, bucket_bytes=1 << 20),
             passes_of(rng, n, backwards, bucket_bytes=128),
             passes_of(rng, n, [[0]] * n, dtype=np.float32),
-            passes_of(rng, n, [[0, 1]] * n, more=more, layouts=["transpose"] * n),
+            passes_of(rng, n, [[0, 1]] * n, more=many, layouts=["transpose"] * n),
             passes_of(
                 rng,
                 n,
@@ -101,12 +113,35 @@ def test_buckets_values(world, rng):
                 layouts=[rank_layout(r) for r in range(n)],
             ),
         ]
-        runs = world(n, *(one.request for one in made))
+        two = [passes_of(rng, n, used, passes=2), passes_of(rng, n, [[0, 1]] * n, passes=2)]
+        *runs, of_two = world(n, *(one.request for one in made), interleaved(*two))
         for run, own in zip(runs, made):
             averages(run, own)
             if n > 1:
                 sends_buckets(run, own)
                 on_their_way(run, own, plain=runs[3])
+        for model, own in enumerate(two):
+            averages(of_two, own, of=itemgetter(model), otherwise=SHARED)
+
+
+SMALL = 4  # the index of a parameter of 8 bytes. The parameters 0 to 3 have 128 bytes.
+
+
+def tied_list(rng, place, room):
+    """Return a list of parameters in which one of 128 bytes appears twice, at drawn places.
+
+    The sizes of the buckets, of ``room`` bytes, show if it is packed where it appears last (if
+    ``place`` is "last"), or at the front of the list (if ``place`` is "front").
+    """
+    sizes = {i: 8 if i == SMALL else 128 for i in range(SMALL + 1)}
+    while True:
+        once, tied = rng.permutation(SMALL + 1).tolist(), int(rng.integers(SMALL))
+        later = int(rng.integers(once.index(tied) + 1, SMALL + 2))
+        before, after = [i for i in once[:later] if i != tied], once[later:]
+        wrong = [*before, tied, *after] if place == "last" else [tied, *before, *after]
+        right, if_wrong = (packed(order[::-1], sizes, room) for order in (once, wrong))
+        if bytes_of(right, sizes) != bytes_of(if_wrong, sizes):
+            return [*once[:later], tied, *after]
 
 
 @number("3.5")
@@ -116,20 +151,19 @@ def test_buckets_tied(world, rng):
     """A shared parameter that is registered twice is averaged once, in the bucket of its first
     place in the list
     """
-    for n in SIZES:
-        # Filled from the last parameter, the buckets have [128], [128, 8] and [128] bytes. If the
-        # tied parameter is wrongly put where it appears last, they have [128], [128] and [128, 8].
-        options = {
-            "more": [(1,)],
-            "registered": [0, 3, 1, 0, 2],
-            "bucket_bytes": 136,
-            "delays": late(n),
-        }
-        made = passes_of(rng, n, [[0, 1, 0, 2]] * n, **options)
-        untied = passes_of(rng, n, [[0, 1, 2]] * n)
+    for n, place in zip(SIZES, rng.permutation(["last", "front"] * 2)):
+        bytes_ = 136
+        registered = tied_list(rng, place, bytes_)
+        layers = [i for i in registered if i != SMALL]
+        options = {"more": [(1,)], "bucket_bytes": bytes_}
+        made = passes_of(rng, n, [layers] * n, registered=registered, delays=late(n), **options)
+        once = list(dict.fromkeys(registered))
+        untied = passes_of(rng, n, [list(dict.fromkeys(layers))] * n, registered=once, **options)
         run, plain = world(n, made.request, untied.request)
         averages(run, made)
-        sends_buckets(run, made, mistakes=(TIED_LAST, TIED_TWICE))
+        # Another check judges a program that also packs the parameters wrongly without a tied one.
+        all_mistakes = None if has_sent_buckets(plain, untied) else (TIED_LAST, TIED_TWICE)
+        sends_buckets(run, made, mistakes=all_mistakes)
         if n > 1:
             on_their_way(run, made, plain)
 
@@ -243,30 +277,43 @@ def test_buckets_overlap(world, rng):
     pass waits for other ranks
     """
     for n in (2, 3, 4):
+        narrow, wide = {"dtype": np.float32}, {"dtype": np.float64}
+        of_ahead, of_many = (narrow, wide) if rng.integers(2) else (wide, narrow)
         # In the three calls together, each rank has to run each pass ahead of another rank.
         ahead = [
             passes_of(
-                rng, n, [list(range(6))] * n, passes=3, asks=True, delays=one_ahead(n, 3, turn)
+                rng,
+                n,
+                [list(range(6))] * n,
+                passes=3,
+                asks=True,
+                delays=one_ahead(n, 3, turn),
+                bucket_bytes=_room(rng, 2, **of_ahead),
+                **of_ahead,
             )
             for turn in range(3)
         ]
         # The constructor may communicate. So the other ranks are delayed only afterwards.
         delay = Delay(until=ENDED.format(0), on=0, at=BEGAN.format(0))
         delays = {rank: delay for rank in range(1, n)}
-        unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n, asks=True)
+        two = _room(rng, 2)
+        unused = passes_of(rng, n, [[1, 2, 3, 4, 5]] * n, bucket_bytes=two, asks=True)
         waits = passes_of(rng, n, [[0]] * n, delays=late(n))
         # Here each layer has a bucket of its own.
-        many = passes_of(rng, n, [list(range(12))] * n, bucket_bytes=128, asks=True, delays=delays)
+        options = {"bucket_bytes": _room(rng, 1, **of_many), "asks": True, "delays": delays}
+        layers, passes = int(rng.integers(8, 17)), int(rng.integers(4, 7))
+        many = passes_of(rng, n, [list(range(layers))] * n, passes=passes, **options, **of_many)
         # Gradients become ready in the order 3, 2, 1, 4, 0. Weight 4 has the first bucket. As soon
         # as the gradient of weight 4 is ready, every all-reduce but that of weight 0 can start.
-        crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=128, asks=True)
+        one = _room(rng, 1)
+        crossed = passes_of(rng, n, [[0, 4, 1, 2, 3]] * n, bucket_bytes=one, asks=True)
         requests = [one.request for one in (*ahead, unused, waits, many, crossed)]
-        *runs, of_unused, of_waits, of_many, of_crossed = world(n, *requests)
-        averages(of_many, many)
+        *runs, of_unused, of_waits, run_of_many, of_crossed = world(n, *requests)
+        averages(run_of_many, many)
         for run, made in zip(runs, ahead):
             averages(run, made)
         averages(of_waits, waits)
-        for held in (of_many, *runs):
+        for held in (run_of_many, *runs):
             held.waits_for_nobody(
                 "the ranks waited for each other during the backward pass, so nothing overlaps."
                 " Do not wait in a hook."
@@ -274,11 +321,11 @@ def test_buckets_overlap(world, rng):
         for run, made in zip(runs, ahead):
             _starts_during_each_pass(run, made)
         _starts_with_the_last_layers(of_unused, n)
-        for run, made in (*zip(runs, ahead), (of_many, many)):
+        for run, made in (*zip(runs, ahead), (run_of_many, many)):
             _starts_as_they_fill(run, made)
         averages(of_crossed, crossed)
         # A rank must not start further all-reduces only to overlap.
-        for own, of_own in (*zip(runs, ahead), (of_many, many), (of_crossed, crossed)):
+        for own, of_own in (*zip(runs, ahead), (run_of_many, many), (of_crossed, crossed)):
             sends_buckets(own, of_own)
         for rank in range(n):
             early = started_before_layer(of_crossed, rank, layer=0)
@@ -290,6 +337,12 @@ def test_buckets_overlap(world, rng):
                 " pass comes to the first layer."
             )
             of_crossed.require(early >= 4, sentence)
+
+
+def _room(rng, count, dtype=np.float64):
+    """Return a ``bucket_bytes`` for which ``count`` weights of this dtype fill a bucket."""
+    size = 16 * np.dtype(dtype).itemsize
+    return int(rng.integers(count * size, (count + 1) * size))
 
 
 def _starts_during_each_pass(run, made):

@@ -43,6 +43,7 @@ DRIVERS: dict[str, Callable] = {
     "trained": data_parallel.trained,
     "views": data_parallel.views,
     "backward_passes": data_parallel.backward_passes,
+    "interleaved_passes": data_parallel.interleaved_passes,
     "differentiate": tensor_parallel.differentiate,
     "differentiate_metered": tensor_parallel.differentiate_metered,
     "apply_and_drop": tensor_parallel.apply_and_drop,

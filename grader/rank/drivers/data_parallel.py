@@ -1,6 +1,7 @@
 """Drivers of part 3: lists of parameters, and backward passes with gradient buckets."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -122,26 +123,56 @@ def backward_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -
     Returns:
         For each pass a list with the gradient of each weight, or None for a weight without one.
     """
+    results: list = []
+    for _ in _passes(buckets_class, kwargs, mark, results):
+        pass
+    return results
+
+
+def interleaved_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark) -> tuple:
+    """Run the backward passes of two models in turn, each with a ``GradientBuckets`` of its own.
+
+    Both models run their backward pass p. Then both wait for it. The arguments of the first model
+    are those of ``backward_passes``. Each argument of the second model has the prefix ``other_``.
+    Return both results.
+    """
+    prefix = "other_"
+    other = {name[len(prefix) :]: v for name, v in kwargs.items() if name.startswith(prefix)}
+    first: list = []
+    second: list = []
+    models = _passes(buckets_class, kwargs, mark, first), _passes(
+        buckets_class, other, mark, second
+    )
+    for _ in zip_longest(*models):
+        pass
+    return first, second
+
+
+def _passes(buckets_class: type, given: dict, mark: Mark, results: list) -> Iterator[None]:
+    """Run backward passes, and yield between each pass and the wait for its averages.
+
+    ``given`` holds the arguments of ``backward_passes``. Each pass adds its gradients to
+    ``results``.
+    """
     from handout import mlp  # the copy in the submission's folder
 
-    weights = [w.requires_grad_(i not in kwargs["frozen"]) for i, w in enumerate(kwargs["weights"])]
-    parameters = Once([weights[i] for i in kwargs["registered"]], mark)
+    weights = [w.requires_grad_(i not in given["frozen"]) for i, w in enumerate(given["weights"])]
+    parameters = Once([weights[i] for i in given["registered"]], mark)
     buckets = buckets_class(
-        list(parameters) if kwargs.get("as_list") else parameters, kwargs["bucket_bytes"]
+        list(parameters) if given.get("as_list") else parameters, given["bucket_bytes"]
     )
-    results = []
-    seeds = kwargs.get("seeds", [[] for _ in kwargs["passes"]])
-    for p, (x, layers) in enumerate(kwargs["passes"]):
+    seeds = given.get("seeds", [[] for _ in given["passes"]])
+    for p, (x, layers) in enumerate(given["passes"]):
         for weight in weights:
             weight.grad = None
         for layer, i in enumerate(layers):
             x = mlp.forward([weights[i]], x)
             x = Scaled.apply(x, seeds[p][layer]) if layer < len(seeds[p]) else x
-        loss = mlp.loss(x) + sum(weights[i].square().sum() for i in kwargs["squared"])
+        loss = mlp.loss(x) + sum(weights[i].square().sum() for i in given["squared"])
         mark(f"backward pass {p} began")
         loss.backward()
         mark(f"backward pass {p} ended")
+        yield
         buckets.wait()
         results.append([None if w.grad is None else w.grad.detach().clone() for w in weights])
         mark("pass ended")
-    return results

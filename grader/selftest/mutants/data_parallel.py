@@ -1513,4 +1513,57 @@ class GradientBuckets(GradientBuckets):
         {"hidden train_losses"},
         "a new optimizer in each call",
     ),
+    Mutant(
+        "buckets do nothing from the fourth pass on",
+        "data_parallel",
+        """        while len(self.in_flight) < len(self.buckets):
+            self._start_next()
+        for bucket""",
+        """        self.waits = getattr(self, "waits", 0) + 1
+        if self.waits > 3:
+            return
+        while len(self.in_flight) < len(self.buckets):
+            self._start_next()
+        for bucket""",
+        {"hidden buckets_values"},
+        "but never waits for it",
+    ),
+    Mutant(
+        "parameters after the twelfth are in no bucket",
+        "data_parallel",
+        "reversed(dict.fromkeys(p for p in parameters if p.requires_grad)):",
+        "reversed(list(dict.fromkeys(p for p in parameters if p.requires_grad))[:12]):",
+        {"hidden buckets_values"},
+        "rank",
+    ),
+    Mutant(
+        "full buckets of float32 are held back",
+        "data_parallel",
+        "        self.pending[self.bucket_of[parameter]] -= 1\n",
+        """        self.pending[self.bucket_of[parameter]] -= 1
+        if parameter.dtype == torch.float32 and any(self.pending):
+            return
+""",
+        {"hidden buckets_overlap"},
+        "a hook holds a full bucket back",
+    ),
+    Mutant(
+        "a tied parameter is packed as if it came first in the list",
+        "data_parallel",
+        "        for parameter in reversed(dict.fromkeys(p for p in parameters if p.requires_grad)):\n",
+        """        every = [p for p in parameters if p.requires_grad]
+        tied = [p for p in every if sum(p is q for q in every) > 1]
+        for parameter in reversed(dict.fromkeys([*tied, *every])):
+""",
+        {"hidden buckets_tied"},
+        "Fill the buckets from the last parameter to the first",
+    ),
+    Mutant(
+        "all objects share what is in flight",
+        "data_parallel",
+        "        self.in_flight: list[tuple[Tensor, dist.Work]] = []\n",
+        "        GradientBuckets.in_flight = []\n",
+        {"hidden buckets_values"},
+        "rank",
+    ),
 ]
