@@ -27,16 +27,36 @@ def late(n, receiver):
     return {receiver: Delay(until="call began", on=1 - receiver, then=0.05)} if n == 2 else None
 
 
+def drawn_counts(rng, count, least=3, most=8):
+    """Return ``count`` different numbers from ``least`` to ``most``, in random order.
+
+    A check asks for several numbers of micro-batches, so that a program fails in every grading if
+    it is right only for one of them.
+    """
+    return [int(m) for m in rng.permutation(np.arange(least, most + 1))[:count]]
+
+
+def drawn_sizes_of_rows(rng):
+    """Return the number of rows of a micro-batch, and the width of the layers.
+
+    The width is no multiple of the rows: see ``PipelineProblem.require_single_micro_batches``.
+    """
+    rows = int(rng.integers(2, 6))
+    return rows, int(rng.choice([width for width in range(5, 10) if width % rows]))
+
+
 def problems(rng, n):
     """Return pairs: a pipeline of ``n`` stages, and the layout of its first stage's tensors.
 
-    One pipeline has a single micro-batch. One has more micro-batches than stages. One has as many
-    micro-batches as stages, and its micro-batches have one row each. If there are more than two
-    stages, a further pipeline has ``n - 1`` micro-batches. Stages have one to four layers. For the
-    layout, see the argument ``first`` of ``PipelineProblem.inputs``.
+    One pipeline has a single micro-batch. One has many micro-batches, and up to eight layers in a
+    stage; with one stage it has at least six. One has as many micro-batches as stages, and its
+    micro-batches have one row each. If there are more than two stages, a further pipeline has
+    ``n - 1`` micro-batches. For the layout, see the argument ``first`` of
+    ``PipelineProblem.inputs``.
     """
+    many, layers = int(rng.integers(10, 14)), n * int(rng.integers(3 if n > 1 else 5, 8)) + 1
     made = [
-        (PipelineProblem(rng, n, 2 * n + 1, layers=3 * n + 1), 1),
+        (PipelineProblem(rng, n, many, layers=layers), 1),
         (PipelineProblem(rng, n, 1), 2),
         (PipelineProblem(rng, n, n, rows=1, dtype=np.float32), 0),
     ]
@@ -258,13 +278,19 @@ def require_each_product_once(run, problem, ranks):
             run.require(entry.kind != SEND or done <= sent * needed, text)
 
 
-def large(rng, m=5):
+def large(rng, m=None, rows=None):
     """Return a pipeline of two stages whose micro-batches take milliseconds to compute.
 
-    With shorter computations, the system's count of processor time might not grow between sends.
-    The weights are small: a rank has several copies of them, and a container has little memory.
+    By default there are 4 to 6 micro-batches, of about 128 rows each. With shorter computations,
+    the system's count of processor time might not grow between sends. The weights are small: a rank
+    has several copies of them, and a container has little memory. All saved tensors have to fit
+    into a frame, so there are at most 700 rows.
     """
-    return PipelineProblem(rng, 2, m, rows=128, width=512, layers=6, dtype=np.float32)
+    m = m or int(rng.integers(4, 7))
+    rows = rows or min(int(rng.integers(120, 137)), 700 // m)
+    return PipelineProblem(
+        rng, 2, m, rows=rows, width=int(rng.integers(496, 513)), layers=6, dtype=np.float32
+    )
 
 
 def run_at_even_pace(world, make, judge):

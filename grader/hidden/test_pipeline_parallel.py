@@ -13,6 +13,8 @@ from grader.hidden.pipeline_problem import (
     GRADIENTS,
     NO_COUNTS,
     PipelineProblem,
+    drawn_counts,
+    drawn_sizes_of_rows,
     large,
     late,
     problems,
@@ -99,6 +101,7 @@ def test_forward(world, rng):
                 known_mistakes=p.output_mistakes,
             )
             run.keeps_inputs()
+            require_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
         in_turn.returns(
             *[[None, None]] * (n - 1),
             [p.y for p in both],
@@ -141,8 +144,9 @@ def test_forward_flows(world, rng):
     """pipeline_forward sends each micro-batch to the next stage in one message, before it computes
     the next micro-batch
     """
-    for n in (2, 3, 4, 1):
-        p = PipelineProblem(rng, n, 5, rows=3, width=7, layers=3 * n - 1)
+    for n, m in zip((2, 3, 4, 1), drawn_counts(rng, 4)):
+        rows, width = drawn_sizes_of_rows(rng)
+        p = PipelineProblem(rng, n, m, rows, width, layers=3 * n - 1)
         (run,) = world(n, p.forward(driver="metered", in_step=1, delays=late(n, n - 1)))
         run.returns(
             *[None] * (n - 1),
@@ -220,6 +224,7 @@ def test_backward(world, rng):
                 known_mistakes=p.mistakes,
             )
             run.keeps_inputs()
+            require_messages(run, p, {rank: p.m for rank in range(1, n)}, "gradients")
 
 
 @number("5.3")
@@ -228,9 +233,10 @@ def test_backward_flows(world, rng):
     """pipeline_backward sends each micro-batch's gradient to the previous stage in one message, as
     soon as the gradient is ready
     """
-    for n in (2, 3, 4, 1):
+    for n, m in zip((2, 3, 4, 1), drawn_counts(rng, 4)):
         # The width is no multiple of a micro-batch's rows: see below.
-        p = PipelineProblem(rng, n, 5, rows=3, width=7, layers=3 * n - 1)
+        rows, width = drawn_sizes_of_rows(rng)
+        p = PipelineProblem(rng, n, m, rows, width, layers=3 * n - 1)
         (run,) = world(n, p.backward(driver="metered", in_step=-1, delays=late(n, 0)))
         run.returns(
             *p.gradients_of_stages,
@@ -258,7 +264,9 @@ def test_backward_flows(world, rng):
         require_in_step(run, -1)
 
     def make():
-        p = large(rng, m=4)  # the saved tensors of five micro-batches do not fit into a frame
+        # The saved tensors of more than 512 rows do not fit into a frame.
+        m = int(rng.integers(4, 7))
+        p = large(rng, m, rows=512 // m)
         return p, [large(rng, 1).backward(), p.backward(driver="metered", clocks=True)]
 
     def judge(run, p):
