@@ -8,7 +8,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check.api import call
 from grader.reference import schedules
 
-# (number of stages, number of micro-batches); ``made_by`` adds three shapes drawn at random
+# (number of stages, number of micro-batches); ``made_by`` adds shapes drawn at random
 SHAPES = [(p, m) for p in range(1, 7) for m in range(1, 13)] + [
     (8, 6),
     (10, 10),
@@ -20,12 +20,13 @@ SHAPES = [(p, m) for p in range(1, 7) for m in range(1, 13)] + [
 def made_by(world, rng, function):
     """Return the run, and for each shape the list of all stages' schedules.
 
-    The shapes are those in SHAPES, and three shapes of 7 to 16 stages, drawn at random.
-    Fail unless each schedule has the right form and contains each pass once, and each call returns
-    a new list.
+    The shapes are those in SHAPES, and five drawn at random: three of 7 to 16 stages, one with more
+    stages, and one with many micro-batches. Fail unless each schedule has the right form and
+    contains each pass once, and each call returns a new list.
     """
-    drawn = [tuple(map(int, rng.integers((7, 2), (17, 40)))) for _ in range(3)]
-    shapes = [*SHAPES, *drawn]
+    bounds = [((7, 2), (17, 40))] * 3 + [((17, 2), (33, 40)), ((3, 40), (7, 100))]
+    drawn = [tuple(rng.integers(least, end).tolist()) for least, end in bounds]
+    shapes = list(dict.fromkeys([*SHAPES, *drawn]))
     asked = [(stage, p, m) for p, m in shapes for stage in range(p)]
     (run,) = world(1, call(f"pipeline_parallel.{function}", *asked, driver="in_turn"))
     answers = iter(run.answers(len(asked)))
@@ -41,16 +42,38 @@ def made_by(world, rng, function):
             run.require(
                 wrong is None, f"{here}: {wrong}. The stage's actions: {str(actions)[:300]}"
             )
-    # Two ranks call the function, as in training.
-    (changed,) = world(2, call(f"pipeline_parallel.{function}", 0, 2, 3, driver="emptied"))
-    for again in changed.read(schedules.as_actions, "the list of actions of a second call"):
-        text = (
-            f"{function}(0, 2, 3) was called twice. The check emptied the first list, and the"
-            f" second call then returned {'no list of actions' if again is None else again}. Make a"
-            " new list in each call."
-        )
-        changed.require(again == of_shape[2, 3][0], text)
+    require_new_lists(world, rng, function, of_shape)
     return run, of_shape
+
+
+def require_new_lists(world, rng, function, of_shape):
+    """Fail unless all ranks of two worlds get the schedules that a world of one rank got.
+
+    All ranks call the function, as in training. Each call must return a new list.
+    """
+    several = [(p, m) for p, m in of_shape if p > 1 and 1 < m < 40]
+    chosen = iter(rng.permutation(several).tolist())
+    for n in (2, int(rng.integers(3, 5))):
+        (p, m), (last, other) = next(chosen), next(chosen)
+        asked = [(int(rng.integers(p)), p, m), (last - 1, last, other)]
+        name = f"pipeline_parallel.{function}"
+        runs = world(n, *(call(name, *case, driver="emptied") for case in asked))
+        for changed, (stage, p, m) in zip(runs, asked):
+            found = changed.read(schedules.as_actions, "the list of actions of a second call")
+            for rank, again in enumerate(found):
+                likely = (
+                    "Make a new list in each call."
+                    if not again
+                    else "A schedule may depend only on the arguments."
+                )
+                text = (
+                    f"rank {rank} of {n} called {function}({stage}, {p}, {m}) twice. The check"
+                    " emptied the first list, and the second call then returned"
+                    f" {'no list of actions' if again is None else str(again)[:300]}. In a world of"
+                    f" one rank, the function returned {str(of_shape[p, m][stage])[:300]}."
+                    f" {likely}"
+                )
+                changed.require(again == of_shape[p, m][stage], text)
 
 
 def require_executable(run, function, of_shape):
@@ -143,6 +166,12 @@ def test_schedules_misuse(world, rng):
         ((1, 1, 4), "1"),
         ((0, 1, 0), "0"),
         ((1, 2, -3), "-3"),
+    )
+    p, more, negative, m = rng.integers((2, 0, 2, 2), (40, 40, 40, 40)).tolist()
+    cases += (
+        ((p + more, p, m), str(p + more)),
+        ((-negative, p, m), str(-negative)),
+        ((p - 1, p, -negative), str(-negative)),
     )
     made = [
         (name, *case)
