@@ -128,7 +128,7 @@ def judge_groups(run, shape, own, first=None):
 @weight(0.75)
 def test_groups(world, rng):
     """mesh_groups returns the groups of each rank's row and column, on meshes of 1 to 9 ranks"""
-    for shape in with_large_shape(rng):
+    for shape in with_large_shape(world, rng):
         own = tokens(rng, Mesh(shape).size)
         (run,) = world(len(own), groups_call(shape, own))
         judge_groups(run, shape, own)

@@ -156,7 +156,7 @@ def test_step(world, rng):
     """mesh_step returns the loss of the rank's rows and its shards of a single device's gradients,
     on meshes of 1 to 9 ranks
     """
-    for shape in with_large_shape(rng):
+    for shape in with_large_shape(world, rng):
         problem = Problem(rng, shape)
         (run,) = world(problem.mesh.size, problem.request())
         problem.judge(run)

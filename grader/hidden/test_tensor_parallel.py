@@ -148,7 +148,7 @@ def test_forward(world, rng):
     """On 1 to 7 ranks, every rank has the output of a single device, in float32 and float64, for
     any number of layers; a rank computes with its shards
     """
-    more = with_more_ranks(rng)
+    more = with_more_ranks(world, rng)
     for n, depth in zip(more, rng.permutation([4, 5, 6, 8, 10]).tolist()):
         made = [
             (Problem(rng, n, width=4 * n), "transpose"),
