@@ -1972,4 +1972,187 @@ def all_gather""",
         {"hidden ring_values", "hidden ring_at_the_same_time", "hidden ring_steps"},
         "entries differ",
     ),
+    Mutant(
+        "a maximum of int64 is a sum",
+        "collectives",
+        """    dist.all_reduce(total, op=reduction)
+    return _divide_if_average(op, total)
+""",
+        """    if op == "max" and tensor.dtype == torch.int64:
+        reduction = dist.ReduceOp.SUM
+    dist.all_reduce(total, op=reduction)
+    return _divide_if_average(op, total)
+""",
+        {"hidden values[all_reduce]", "hidden one_call[all_reduce]"},
+        "this is the sum, but op is another operation",
+    ),
+    Mutant(
+        "all-to-all loses int64 that is not contiguous",
+        "collectives",
+        "    dist.all_to_all_single(received, tensor.detach().contiguous())\n",
+        """    lost = tensor.dtype == torch.int64 and not tensor.is_contiguous()
+    dist.all_to_all_single(received, tensor.detach().contiguous() * (not lost))
+""",
+        {"hidden values[all_to_all]"},
+        "entries differ",
+    ),
+    Mutant(
+        "a float64 broadcast communicates twice",
+        "collectives",
+        "    dist.broadcast(received, src=root)\n",
+        """    dist.broadcast(received, src=root)
+    if tensor.dtype == torch.float64:
+        dist.broadcast(received, src=root)
+""",
+        {"hidden one_call[broadcast]"},
+        "communicated 2 times",
+    ),
+    Mutant(
+        "a matrix is gathered with its gradient",
+        "collectives",
+        """    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())
+    return collected
+""",
+        """    dist.all_gather(list(collected.chunk(dist.get_world_size())), tensor.detach().contiguous())
+    return collected.requires_grad_(tensor.requires_grad and tensor.dim() > 1)
+""",
+        {"hidden result_stands_alone[all_gather]"},
+        "the tensor that it returned requires a",
+    ),
+    Mutant(
+        "on four ranks any root is right",
+        "collectives",
+        "    if root not in range(dist.get_world_size()):\n",
+        """    if dist.get_world_size() != 4 and root not in range(dist.get_world_size()):
+""",
+        {
+            "hidden misuse[broadcast]",
+            "hidden misuse[scatter]",
+            "hidden misuse[gather]",
+            "hidden misuse[reduce]",
+        },
+        "expected a ValueError on every rank",
+    ),
+    Mutant(
+        "the message about rows is always the same",
+        "collectives",
+        """            f"a tensor of shape {tuple(tensor.shape)} is not divisible by {n} ranks"
+            " along dimension 0"
+""",
+        '            "7 or 3 rows, 2 or 3 ranks"\n',
+        {"hidden misuse[reduce_scatter]", "hidden misuse[all_to_all]"},
+        "ValueError does not mention",
+    ),
+    Mutant(
+        "results of other types than int and str are lost",
+        "collectives",
+        """        dist.barrier()
+    return result
+""",
+        """        dist.barrier()
+    return result if isinstance(result, (int, str)) else None
+""",
+        {"hidden in_rank_order"},
+        ", got None",
+    ),
+    Mutant(
+        "only float32 is summed in two parts",
+        "collectives",
+        "    total = all_gather(reduce_scatter(padded))\n",
+        """    if tensor.dtype != torch.float32:
+        return all_reduce(tensor)
+    total = all_gather(reduce_scatter(padded))
+""",
+        {"hidden built_from_its_parts"},
+        "Build this all-reduce from its two parts",
+    ),
+    Mutant(
+        "more than 64 elements are multiplied by 1/n",
+        "collectives",
+        "    return all_reduce(tensor) / dist.get_world_size()\n",
+        """    n = dist.get_world_size()
+    return all_reduce(tensor) * (1 / n) if tensor.numel() > 64 else all_reduce(tensor) / n
+""",
+        {"hidden average_is_exact"},
+        "1/n was computed and rounded",
+    ),
+    Mutant(
+        "int64 is summed before the computation",
+        "collectives",
+        "    work = dist.all_reduce(total, async_op=True)\n",
+        """    if tensor.dtype == torch.int64:
+        dist.all_reduce(total)
+        return total, compute()
+    work = dist.all_reduce(total, async_op=True)
+""",
+        {"hidden compute_does_not_wait"},
+        "is delayed by this check until rank",
+    ),
+    Mutant(
+        "float64 is summed in the caller's memory, and restored",
+        "collectives",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    work = dist.all_reduce(total, async_op=True)
+    result = compute()
+    work.wait()  # do not read total before this line
+""",
+        """    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    is_lent = tensor.dtype == torch.float64 and tensor.is_contiguous()
+    given = tensor.detach() if is_lent else total
+    before = given.clone()
+    work = dist.all_reduce(given, async_op=True)
+    result = compute()
+    work.wait()
+    if is_lent:
+        total = given.clone()
+        given.copy_(before)
+""",
+        {"hidden compute_may_read"},
+        "If the all-reduce works in the caller's tensor, start it on a copy",
+    ),
+    Mutant(
+        "large messages go round one after the other",
+        "collectives",
+        "    received = tensor.new_empty(tensor.shape)\n    send = dist.P2POp",
+        """    received = tensor.new_empty(tensor.shape)
+    if tensor.numel() > 5000:
+        outgoing = tensor.detach().contiguous()
+        if rank == 0:
+            dist.send(outgoing, 1)
+        dist.recv(received, (rank - 1) % n)
+        if rank > 0:
+            dist.send(outgoing, (rank + 1) % n)
+        return received
+    send = dist.P2POp""",
+        {"hidden shift_right_at_the_same_time"},
+        "had sent anything",
+    ),
+    Mutant(
+        "whole float64 tensors go round the ring",
+        "collectives",
+        "    padding = -tensor.numel() % n\n    chunks = torch.cat([tensor.detach()",
+        """    if tensor.dtype == torch.float64:
+        total = passing = tensor.detach().clone(memory_format=torch.contiguous_format)
+        for _ in range(n - 1):
+            passing = shift_right(passing)
+            total = total + passing
+        return total
+    padding = -tensor.numel() % n
+    chunks = torch.cat([tensor.detach()""",
+        {"hidden ring_traffic"},
+        "elements at once",
+    ),
+    Mutant(
+        "a second sum of float64 overwrites the first",
+        "collectives",
+        "    return chunks.flatten()[: tensor.numel()].reshape(tensor.shape)\n",
+        """    total = chunks.flatten()[: tensor.numel()].reshape(tensor.shape)
+    if tensor.dtype == torch.float64:
+        kept = ring_all_reduce.__dict__.setdefault(tensor.shape, total)
+        total = kept.copy_(total)
+    return total
+""",
+        {"hidden ring_values"},
+        "the second call overwrote the result of the first call",
+    ),
 ]
