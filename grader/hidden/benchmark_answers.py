@@ -13,12 +13,12 @@ def numbers(values):
     return np.array([table_rows.as_float(value) for value in values])
 
 
-def ask(world, function, cases, expected, mistakes=()):
-    """Call a function once for each case, on one rank, and compare the list of all answers.
+def ask(world, n, function, cases, expected, mistakes=()):
+    """Call a function once for each case, on ``n`` ranks, and compare the list of all answers.
 
     Each of the ``mistakes`` is a pair: a sentence, and the answers of a function with this mistake.
     """
-    (run,) = world(1, call(f"benchmarking.{function}", *cases, driver="in_turn"))
+    (run,) = world(n, call(f"benchmarking.{function}", *cases, driver="in_turn"))
     answers(run, function, cases, expected, mistakes)
 
 
@@ -36,7 +36,11 @@ def answers(run, function, cases, expected, mistakes):
     which = f", where [{wrong[0]}] is {function}{cases[wrong[0]]}," if wrong else ""
     label = f"the list of answers{which}"
     run.returns(
-        numbers(expected), tolerance=CLOSE, select=numbers, label=label, known_mistakes=[known]
+        *[numbers(expected)] * run.report.size,
+        tolerance=CLOSE,
+        select=numbers,
+        label=label,
+        known_mistakes=[known] * run.report.size,
     )
 
 

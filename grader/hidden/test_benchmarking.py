@@ -4,17 +4,25 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import call
 from grader.hidden.benchmark_answers import answers, ask
+from grader.hidden.world_sizes import drawn_sizes
 from grader.reference import bandwidth as truth
 from grader.reference import benchmark_rows as table_rows
 
-SIZES = (1, 2, 3, 4, 8)
 WHOLE_BYTES = "this is rounded down to whole bytes per second. Did you use // instead of /?"
 
 
-def refuses(world, function, *cases):
-    """Fail unless each case raises a ValueError whose message contains the case's last entry."""
+def _sizes(rng):
+    """Return world sizes to ask about: 1 to 4, one up to 16, and one up to 1000."""
+    return [1, 2, 3, 4, int(rng.integers(5, 17)), int(rng.integers(17, 1001))]
+
+
+def refuses(world, n, function, *cases):
+    """Fail unless each case raises a ValueError whose message contains the case's last entry.
+
+    The function is called on ``n`` ranks.
+    """
     runs = world(
-        1, *(call(f"benchmarking.{function}", *case, may_raise=True) for *case, _ in cases)
+        n, *(call(f"benchmarking.{function}", *case, may_raise=True) for *case, _ in cases)
     )
     for run, (*_, words) in zip(runs, cases):
         run.raises_value_error(words)
@@ -23,10 +31,11 @@ def refuses(world, function, *cases):
 @number("2.1")
 @weight(1.0)
 def test_array_bytes(world, rng):
-    """array_bytes returns the size of the whole array, for every collective and 1 to 8 ranks"""
-    cases = [(c, int(rng.integers(1, 9999)) * 4, n) for c in truth.COLLECTIVES for n in SIZES]
+    """array_bytes returns the size of the whole array, for every collective and 1 to 1000 ranks"""
+    cases = [(c, int(rng.integers(1, 9999)) * 4, n) for c in truth.COLLECTIVES for n in _sizes(rng)]
     cases += [("all_gather", 0, 4), ("all_gather", 10, 4)]
-    (run,) = world(1, call("benchmarking.array_bytes", *cases, driver="in_turn"))
+    (n,) = drawn_sizes(rng)
+    (run,) = world(n, call("benchmarking.array_bytes", *cases, driver="in_turn"))
     for case, got in zip(cases, run.answers(len(cases))):
         due = truth.array_bytes(*case)
         run.require(
@@ -47,22 +56,26 @@ def test_algorithm_bandwidth(world, rng):
         ("this is in GiB/s (2³⁰ bytes). Use GB/s (10⁹ bytes)", gib),
         (WHOLE_BYTES, whole),
     ]
-    ask(world, "algorithm_bandwidth", cases, right, mistakes)
+    ask(world, *drawn_sizes(rng), "algorithm_bandwidth", cases, right, mistakes)
 
 
 @number("2.1")
 @weight(1.75)
 def test_bus_bandwidth(world, rng):
-    """bus_bandwidth uses the factor that nccl-tests documents, for every collective and 1 to 8
+    """bus_bandwidth uses the factor that nccl-tests documents, for every collective and 1 to 1000
     ranks
     """
     asked = [
-        [(collective, int(rng.integers(1, 10**10)), n, float(rng.uniform(1e-5, 3))) for n in SIZES]
+        [
+            (collective, int(rng.integers(1, 10**10)), n, float(rng.uniform(1e-5, 3)))
+            for n in _sizes(rng)
+        ]
         for collective in truth.COLLECTIVES
     ]
     asked = [[*cases, (cases[0][0], 0, 2, 1.0), (cases[0][0], 2**40, 4, 500.0)] for cases in asked]
     runs = world(
-        1, *(call("benchmarking.bus_bandwidth", *cases, driver="in_turn") for cases in asked)
+        *drawn_sizes(rng),
+        *(call("benchmarking.bus_bandwidth", *cases, driver="in_turn") for cases in asked),
     )
     for collective, cases, run in zip(truth.COLLECTIVES, asked, runs):
         ranks = [n for _, _, n, _ in cases]
@@ -98,7 +111,9 @@ def test_usual_bandwidth(world, rng):
     """
     cases = [(277.0, 4, "whole"), (70.0, 4, "part")]
     cases += [
-        (float(rng.uniform(1, 500)), n, counted) for n in SIZES for counted in ("whole", "part")
+        (float(rng.uniform(1, 500)), n, counted)
+        for n in _sizes(rng)
+        for counted in ("whole", "part")
     ]
     cases += [(0.0, 2, "part")]
     right = [r * 1.073741824 * (n if counted == "part" else 1) for r, n, counted in cases]
@@ -118,7 +133,7 @@ def test_usual_bandwidth(world, rng):
             [v * (n - 1 if c == "part" else 1) for v, (_, n, c) in zip(same, cases)],
         ),
     ]
-    ask(world, "usual_bandwidth", cases, right, mistakes)
+    ask(world, *drawn_sizes(rng), "usual_bandwidth", cases, right, mistakes)
 
 
 @number("2.1")
@@ -127,33 +142,38 @@ def test_bandwidth_misuse(world, rng):
     """An unknown collective, a wrong “counted”, a time ≤ 0 or a world size ≤ 0 raises ValueError
     with the value
     """
+    (n,) = drawn_sizes(rng)
+    negative, seconds = -int(rng.integers(1, 100)), -float(rng.integers(1, 100)) / 4
     refuses(
         world,
+        n,
         "array_bytes",
         (truth.NO_COLLECTIVE, 4, 2, truth.NO_COLLECTIVE),
         ("reduce", 4, 0, "0"),
-        ("all_gather", 4, -2, "-2"),
+        ("all_gather", 4, negative, str(negative)),
         (truth.NO_COLLECTIVE, 4, 1, truth.NO_COLLECTIVE),
     )
-    refuses(world, "algorithm_bandwidth", (4, 0.0, "0"), (4, -1.5, "-1.5"))
+    refuses(world, 1, "algorithm_bandwidth", (4, 0.0, "0"), (4, seconds, f"{seconds:g}"))
     refuses(
         world,
+        n,
         "bus_bandwidth",
         (truth.NO_COLLECTIVE, 4, 2, 1.0, truth.NO_COLLECTIVE),
         (truth.NO_COLLECTIVE, 4, 1, 1.0, truth.NO_COLLECTIVE),
-        ("all_reduce", 4, -3, 1.0, "-3"),
+        ("all_reduce", 4, negative, 1.0, str(negative)),
         ("broadcast", 4, 0, 1.0, "0"),
         ("all_reduce", 4, 2, 0.0, "0"),
-        ("broadcast", 4, 1, -1.5, "-1.5"),
+        ("broadcast", 4, 1, seconds, f"{seconds:g}"),
         # One rank moves nothing, so the time may have no effect on the result. Even then an
         # impossible time must be refused.
         *((collective, 4, 1, 0.0, "0") for collective in truth.COLLECTIVES),
     )
     refuses(
         world,
+        1,
         "usual_bandwidth",
         (1.0, 2, "half", "half"),
         (1.0, 1, "half", "half"),
         (1.0, 0, "part", "0"),
-        (1.0, -2, "whole", "-2"),
+        (1.0, negative, "whole", str(negative)),
     )

@@ -6,7 +6,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 from grader.check import driver_results
 from grader.check.api import Delay, RequiresGrad, Strided, call, mixed, on_gloo, per_rank
 from grader.hidden.given_tensors import rank_layout
-from grader.hidden.world_sizes import SIZES
+from grader.hidden.world_sizes import SIZES, drawn_sizes
 from grader.reference.data_parallel import OTHER_MEMORY, PASSED_BY, left_out
 
 MEAN = "this is the mean over the ranks. Every rank must get the root's own values"
@@ -48,7 +48,9 @@ def test_shard_batch(world, rng):
 @weight(0.5)
 def test_shard_batch_misuse(world, rng):
     """shard_batch raises ValueError with both numbers if n does not divide the batch size"""
-    for n, sizes in ((3, (10, 2)), (4, (2,))):
+    for n in (3, 4):
+        # fewer rows than ranks, and more than 10
+        sizes = [int(rng.integers(1, n)), n * int(rng.integers(4, 50)) + int(rng.integers(1, n))]
         requests = [
             call("data_parallel.shard_batch", rng.standard_normal((rows, 3)), may_raise=True)
             for rows in sizes
@@ -65,7 +67,8 @@ def test_broadcast_parameters(world, rng):
     """
     ways = ("generator", "views", "plain", "plain")  # model.parameters() is a generator
     for n in SIZES:
-        own = [_parameters(rng) for _ in range(n)]
+        more = int(rng.integers(1, 12))
+        own = [_parameters(rng, more) for _ in range(n)]
         given = per_rank(
             *([own[rank][0], *_laid_out(own[rank][1:], rank_layout(rank))] for rank in range(n))
         )
@@ -95,46 +98,55 @@ def test_broadcast_parameters(world, rng):
 def test_broadcast_replaces_everything(world, rng):
     """broadcast_parameters overwrites any previous values, also infinities and NaN"""
     for n in (2, 3, 4):
-        # If the root's values become nan, they were combined with values of other ranks. If a
-        # rank's result is inf, rank 0's values were copied instead of the root's values.
-        values, of_others = rng.standard_normal((2, 3)), {0: np.inf, 2: np.nan, 3: np.inf}
-        given = per_rank(
-            *([np.full((2, 3), of_others[rank]) if rank != 1 else values] for rank in range(n))
-        )
-        (run,) = world(n, call("data_parallel.broadcast_parameters", given, root=1))
-        of_root = run.first_arguments()[1]
-        spoiled = isinstance(of_root, list) and all(
-            isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root
-        )
-        text = (
-            "the root's own values became nan. Likely: they were combined with the other ranks'"
-            " values, which are inf or nan here. A product with 0 does not remove such values:"
-            " inf · 0 and nan · 0 are nan. Send the root's values by a broadcast."
-        )
-        run.require(not spoiled, text)
-        run.leaves_arguments(
-            *[[values]] * n, label="the list of the caller's parameters after the call"
-        )
+        # If the root's values become nan, they were combined with values of other ranks.
+        roots, requests = rng.permutation(n)[:2].tolist(), []
+        values = rng.standard_normal((2, 3))
+        for root in roots:
+            of_others = [np.full((2, 3), np.nan if rank == 2 else np.inf) for rank in range(n)]
+            given = per_rank(*([values if rank == root else of_others[rank]] for rank in range(n)))
+            requests.append(call("data_parallel.broadcast_parameters", given, root=root))
+        for root, run in zip(roots, world(n, *requests)):
+            _replaces_everything(run, root, values)
 
 
-def _parameters(rng):
+def _replaces_everything(run, root, values):
+    of_root = run.first_arguments()[root]
+    spoiled = isinstance(of_root, list) and all(
+        isinstance(v, np.ndarray) and np.isnan(v).any() for v in of_root
+    )
+    text = (
+        "the root's own values became nan. Likely: they were combined with the other ranks'"
+        " values, which are inf or nan here. A product with 0 does not remove such values:"
+        " inf · 0 and nan · 0 are nan. Send the root's values by a broadcast."
+    )
+    run.require(not spoiled, text)
+    run.leaves_arguments(
+        *[[values]] * run.report.size, label="the list of the caller's parameters after the call"
+    )
+
+
+def _parameters(rng, more):
+    """Return five parameters of different shapes and dtypes, and ``more`` vectors."""
     return [
         rng.standard_normal(5).astype(np.float32),
         rng.standard_normal((2, 3)),
         np.asarray(rng.standard_normal((3, 2))),
         np.asarray(rng.standard_normal(())),
         rng.standard_normal(4).astype(np.float16),
+        *(rng.standard_normal(2) for _ in range(more)),
     ]
 
 
 def _laid_out(parameters, how):
     """Return the parameters. The two matrices get the memory layout that ``how`` names.
 
-    ``parameters`` is the result of ``_parameters`` without its first tensor: two matrices, a scalar
-    and a vector. In the result, the second matrix and the vector require a gradient.
+    ``parameters`` is the result of ``_parameters`` without its first tensor: two matrices, a
+    scalar, a vector, and more vectors. In the result, the second matrix and the first vector
+    require a gradient.
     """
-    matrix, other, scalar, vector = parameters
-    return [Strided(matrix, how), RequiresGrad(Strided(other, how)), scalar, RequiresGrad(vector)]
+    matrix, other, scalar, vector, *more = parameters
+    strided = [Strided(matrix, how), RequiresGrad(Strided(other, how))]
+    return [*strided, scalar, RequiresGrad(vector), *more]
 
 
 def _overwrites(run, own, root, way):
@@ -145,9 +157,10 @@ def _overwrites(run, own, root, way):
         else run.first_arguments()
     )
     known = []
+    frozen = {0, 1, 3, *range(5, count)}
     for rank, mine in enumerate(own):
         strided = {1, 2} if rank_layout(rank) != "contiguous" and count > 1 else set()
-        known.append(left_out(views[rank], mine, own[root], {0, 1, 3}, strided))
+        known.append(left_out(views[rank], mine, own[root], frozen, strided))
         if n > 1:
             known[rank][MEAN] = [np.asarray(sum(v) / n, v[0].dtype) for v in zip(*own)]
         if run.marks(rank, "gone through again"):
@@ -169,8 +182,8 @@ def _overwrites(run, own, root, way):
 def test_broadcast_parameters_misuse(world, rng):
     """A root that is not a rank raises ValueError with the root's number"""
     parameters = [rng.standard_normal(3)]
-    for n in (2, 1):
-        roots = (n, -1)
+    for n in (*drawn_sizes(rng), 1):
+        roots = (n, n + int(rng.integers(1, 9)), -int(rng.integers(1, 9)))
         requests = [
             call("data_parallel.broadcast_parameters", parameters, root=root, may_raise=True)
             for root in roots

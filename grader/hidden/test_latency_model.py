@@ -5,6 +5,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import Tolerance, call
 from grader.hidden.benchmark_answers import ask, numbers, require_unchanged
+from grader.hidden.world_sizes import drawn_sizes
 from grader.reference import bandwidth as truth
 
 NEGATIVE = "a negative α was replaced by 0. Keep it negative"
@@ -18,7 +19,8 @@ def test_fit(world, rng):
     for noisy times
     """
     cases = fit_cases(rng)
-    (run,) = world(1, call("benchmarking.fit_latency_bandwidth", *cases, driver="fitted"))
+    (n,) = drawn_sizes(rng)
+    (run,) = world(n, call("benchmarking.fit_latency_bandwidth", *cases, driver="fitted"))
     require_unchanged(run)
     for i, (sizes, seconds) in enumerate(cases):
         alpha, beta = right = truth.fit(sizes, seconds)
@@ -42,7 +44,7 @@ def test_fit(world, rng):
         # than β that the comparison would not notice an error of α.
         units = 10.0 ** np.floor(np.log10(np.abs(right)))
         run.returns(
-            np.array(right) / units,
+            *[np.array(right) / units] * n,
             tolerance=FIT,
             select=lambda r: numbers(r[i][:2]) / units,
             label=(
@@ -51,7 +53,8 @@ def test_fit(world, rng):
             ),
             known_mistakes=[
                 {sentence: np.array(values) / units for sentence, values in mistakes.items()}
-            ],
+            ]
+            * n,
             otherwise="did you compute in float64? torch.tensor(seconds) has the dtype float32,"
             " which has too few digits here. Pass dtype=torch.float64",
         )
@@ -88,6 +91,11 @@ def fit_cases(rng):
     )
     large = [2**k for k in (0, 20, 31, 32, 33)]  # their squares do not fit into int64
     cases.append((large, [(2**20 + size) / 1e11 for size in large]))
+    # drawn numbers of sizes: 3 to 8, and 19 to 40
+    for count in (int(rng.integers(3, 9)), int(rng.integers(19, 41))):
+        sizes = (2.0 ** np.linspace(10, 26, count)).astype(int).tolist()
+        noise = rng.uniform(0.9, 1.1, count)
+        cases.append((sizes, [(2e-5 + s / 1e10) * float(x) for s, x in zip(sizes, noise)]))
     # float32 has too few digits for such a small latency.
     slow = [10**6, 2 * 10**6, 3 * 10**6, 5 * 10**6]
     cases.append((slow, [1e-7 + size / 1e7 for size in slow]))
@@ -116,11 +124,11 @@ def test_predictions(world, rng):
             [size / beta for _, beta, size in cases],
         ),
     ]
-    ask(
-        world, "predict_seconds", cases, [alpha + size / beta for alpha, beta, size in cases], quick
-    )
+    right = [alpha + size / beta for alpha, beta, size in cases]
+    (n,) = drawn_sizes(rng)
+    ask(world, n, "predict_seconds", cases, right, quick)
     models.append((0.0, 1e9))
-    ask(world, "half_peak_size", models, [alpha * beta for alpha, beta in models])
+    ask(world, n, "half_peak_size", models, [alpha * beta for alpha, beta in models])
 
 
 @number("2.4")

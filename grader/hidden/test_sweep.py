@@ -4,6 +4,7 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check.api import call
 from grader.hidden.benchmark_answers import require_unchanged
+from grader.hidden.world_sizes import drawn_sizes
 from grader.reference import bandwidth as truth
 from grader.reference import benchmark_rows as table_rows
 from grader.reference.counting import counted, often
@@ -11,9 +12,13 @@ from grader.reference.stopwatches import events
 
 
 def table(rng, wrong=0):
-    collectives = ["all_gather", "broadcast", "all_reduce"]
-    sizes = [int(size) for size in rng.integers(1000, 10**9, size=4)]
-    answers = [(float(rng.uniform(1e-4, 1)), int(rng.integers(0, 3)) * wrong) for _ in range(12)]
+    """Return 3 to 6 collectives, 5 to 8 sizes, and the result of each run."""
+    collectives = rng.permutation(truth.COLLECTIVES)[: rng.integers(3, 7)].tolist()
+    sizes = [int(size) for size in rng.integers(1000, 10**9, size=rng.integers(5, 9))]
+    answers = [
+        (float(rng.uniform(1e-4, 1)), int(rng.integers(0, 3)) * wrong)
+        for _ in range(len(collectives) * len(sizes))
+    ]
     return collectives, sizes, answers
 
 
@@ -35,8 +40,9 @@ def test_sweep_rows(world, rng):
             [(1.0, 0), no_memory, (2.0, 0), no_memory, (3.0, 0), no_memory],
         )
     )
+    (ranks,) = drawn_sizes(rng)
     runs = world(
-        1, *(call("benchmarking.sweep", c, s, n, a, driver="swept") for n, c, s, a in asked)
+        ranks, *(call("benchmarking.sweep", c, s, n, a, driver="swept") for n, c, s, a in asked)
     )
     for run, (n, collectives, sizes, answers) in zip(runs, asked):
         require_rows(
@@ -94,7 +100,8 @@ def test_sweep_is_lazy(world, rng):
     """sweep yields each row before the next run begins"""
     collectives, sizes, answers = table(rng)
     n = int(rng.integers(1, 9))
-    (run,) = world(1, call("benchmarking.sweep", collectives, sizes, n, answers, driver="swept"))
+    request = call("benchmarking.sweep", collectives, sizes, n, answers, driver="swept")
+    (run,) = world(*drawn_sizes(rng), request)
     asked = [(collective, size) for collective in collectives for size in sizes]
     require_rows(run, n, asked, answers)
     seen = [
@@ -103,11 +110,12 @@ def test_sweep_is_lazy(world, rng):
         if event.startswith(("row", "run"))
     ]
     run.require(
-        seen.count("run") == seen.count("row") == 12,
+        seen.count("run") == seen.count("row") == len(asked),
         f"the sweep made {counted(seen.count('run'), 'run')}, and yielded"
-        f" {counted(seen.count('row'), 'row')}. It must make 12 runs, and yield one row for each.",
+        f" {counted(seen.count('row'), 'row')}. It must make {len(asked)} runs, and yield"
+        " one row for each.",
     )
-    if seen != ["run", "row"] * 12:
+    if seen != ["run", "row"] * len(asked):
         text = f"{_first_late_row(seen)} Yield each row as soon as its run has ended."
         run.require(False, text)
 
@@ -130,14 +138,15 @@ def _first_late_row(seen):
 @weight(0.25)
 def test_sweep_misuse(world, rng):
     """An unknown collective raises ValueError before anything is run"""
-    _, sizes, answers = table(rng)
-    names = ["all_reduce", truth.NO_COLLECTIVE]
-    asked = (names, names[::-1])
+    names, sizes, answers = table(rng)
+    # the first, the last, and one in between
+    places = (0, len(names), int(rng.integers(1, len(names))))
+    asked = [[*names[:place], truth.NO_COLLECTIVE, *names[place:]] for place in places]
     runs = world(
-        1,
+        *drawn_sizes(rng),
         *(
             call("benchmarking.sweep", c, sizes, n, answers, driver="swept", may_raise=True)
-            for c, n in zip(asked, rng.integers(1, 9, 2).tolist())
+            for c, n in zip(asked, rng.integers(1, 9, 3).tolist())
         ),
     )
     for run in runs:

@@ -1129,4 +1129,48 @@ MUTANTS = [
         {"hidden stopwatch_twice"},
         "the second measurement, which overwrote",
     ),
+    Mutant(
+        "a bus only of 1, 2, 3, 4 and 8 ranks",
+        "benchmarking",
+        "    factors = {",
+        """    if world_size not in (1, 2, 3, 4, 8):
+        return algorithm_bandwidth(size, seconds)
+    factors = {""",
+        {"hidden bus_bandwidth"},
+        "this is the algorithm bandwidth",
+    ),
+    Mutant(
+        "GB where one rank asks, and GiB where several do",
+        "benchmarking",
+        "    return size / seconds / 1e9\n",
+        "    many = dist.is_initialized() and dist.get_world_size() > 1\n"
+        "    return size / seconds / (2**30 if many else 1e9)\n",
+        {"hidden algorithm_bandwidth", "hidden bus_bandwidth", "hidden sweep_rows"},
+        "GiB",
+    ),
+    Mutant(
+        "only the first and the last collective of a sweep are looked at, and 12 rows come in time",
+        "benchmarking",
+        """    for collective in collectives:
+        _check(collective, world_size)
+    return (
+        _row(collective, size, world_size, *run(collective, size))
+        for collective in collectives
+        for size in sizes
+    )
+""",
+        """    for collective in (*collectives[:1], *collectives[-1:]):
+        _check(collective, world_size)
+    asked = [(collective, size) for collective in collectives for size in sizes]
+
+    def rows():
+        for pair in asked[:12]:
+            yield _row(*pair, world_size, *run(*pair))
+        yield from [_row(*pair, world_size, *run(*pair)) for pair in asked[12:]]
+
+    return rows()
+""",
+        {"hidden sweep_is_lazy", "hidden sweep_misuse"},
+        "runs had ended before",
+    ),
 ]

@@ -1566,4 +1566,34 @@ class GradientBuckets(GradientBuckets):
         {"hidden buckets_values"},
         "rank",
     ),
+    Mutant(
+        "parameters after the fifth are not sent",
+        "data_parallel",
+        "    for parameter in parameters:\n        values =",
+        "    for parameter in list(parameters)[:5]:\n        values =",
+        {"hidden broadcast_parameters"},
+        "after the call",
+    ),
+    Mutant(
+        "the values of every root but 1 are added to zeros",
+        "data_parallel",
+        """        dist.broadcast(values, src=root)
+""",
+        """        if root != 1:
+            values = values * (dist.get_rank() == root)
+            dist.all_reduce(values)
+        else:
+            dist.broadcast(values, src=root)
+""",
+        {"hidden broadcast_replaces_everything"},
+        "nan · 0 are nan",
+    ),
+    Mutant(
+        "more than ten rows are cut as they are",
+        "data_parallel",
+        "    if len(batch) % n:\n",
+        "    if len(batch) <= 10 and len(batch) % n:\n",
+        {"hidden shard_batch_misuse"},
+        "expected a ValueError",
+    ),
 ]
