@@ -7,36 +7,42 @@ from grader.check.api import PRODUCT, SETTLED, Tolerance, call, imports_note, pe
 from grader.hidden.pipeline_problem import GRADIENTS, PipelineProblem, require_messages
 from grader.reference.pipeline import one_forward_one_backward
 
-FEW, MANY = 4, 12  # micro-batches
+
+def drawn_dtypes(rng):
+    """Return both dtypes in a drawn order."""
+    return [np.float32, np.float64][:: int(rng.choice([1, -1]))]
 
 
-def deal_stages(rng):
-    """Return three stage counts: 4, and then 2 and 3 in a drawn order.
-
-    A check of memory tries all three. With the first two counts, the meter counts tensors. With the
-    third count, the system measures the process. The tensors of this measurement are large, so four
-    stages would need more memory than a small container has.
-    """
-    return [4, *rng.permutation([2, 3]).tolist()]
+def renamed(rng, stages):
+    """Return the schedules of all stages with the micro-batches in another, drawn order."""
+    m = len(stages[0]) // 2
+    order = rng.permutation(m).tolist()
+    return [[(kind, order[i]) for kind, i in schedule] for schedule in stages]
 
 
-def memory(world, rng, n, *makers, many=MANY):
-    """Run schedules on n stages, with FEW and with ``many`` micro-batches.
+def memory(world, rng, n, *makers, dtype, most=None):
+    """Run schedules on n stages, first with a few micro-batches, and then with many.
 
     A maker is a function that returns a stage's schedule. Its arguments are the stage, n, and the
-    number of micro-batches. Return two pairs (run, problem) for each maker. Fail if a gradient is
-    wrong.
+    number of micro-batches. The micro-batches are then renamed. ``most`` is the larger number of
+    micro-batches; by default, it is drawn. Return two pairs (run, problem) for each maker. Fail if
+    a gradient is wrong.
     """
-    made = [
-        (PipelineProblem(rng, n, m, rows=32, width=8, layers=5 * n), maker)
-        for maker in makers
-        for m in (FEW, many)
-    ]
-    runs = world(n, *(p.run([maker(s, n, p.m) for s in range(n)]) for p, maker in made))
+    made = []
+    for maker in makers:
+        few = int(rng.integers(4, 8))  # as many as stages, so that the warm-up is complete
+        for m in (few, most or few + int(rng.integers(8, 11))):
+            # With both dtypes, a message has the same number of bytes.
+            rows = 256 // np.dtype(dtype).itemsize
+            p = PipelineProblem(rng, n, m, rows, width=8, layers=5 * n, dtype=dtype)
+            made.append((p, renamed(rng, [maker(s, n, m) for s in range(n)])))
+    runs = world(n, *(p.run(stages) for p, stages in made))
+    unit = float(np.finfo(dtype).eps)
     for run, (p, _) in zip(runs, made):
         run.returns(
             *p.gradients_of_stages,
-            tolerance=p.tolerance,
+            # The checks of memory are not about rounding errors, so they allow more of them.
+            tolerance=Tolerance(10_000 * unit, "up to 20 layers, and sums over 4,000 rows"),
             select=lambda r: driver_results.value(r)[1],
             label=GRADIENTS,
             known_mistakes=p.mistakes,
@@ -48,10 +54,11 @@ def memory(world, rng, n, *makers, many=MANY):
 def growth(runs, rank, maker):
     """Return the growth of the bytes alive with each further micro-batch, and a sentence.
 
-    A run with FEW micro-batches is compared with a run with MANY. For 1F1B, this compares the
+    A run with few micro-batches is compared with a run with many. For 1F1B, this compares the
     maxima of the bytes alive. For GPipe, it compares the bytes alive in the last backward pass. The
     sentence names both numbers of bytes.
     """
+    few, many = (p.m for _, p in runs)
     alive = [[e.alive for e in run.ledger(rank) if e.kind == PRODUCT] or [0] for run, _ in runs]
     first, second = (max(a) if maker is one_forward_one_backward else a[-1] for a in alive)
     when = (
@@ -59,8 +66,8 @@ def growth(runs, rank, maker):
         if maker is one_forward_one_backward
         else "GPipe: the number of bytes alive in the last backward pass"
     )
-    text = f"rank {rank}, {when} was {first} with {FEW} micro-batches, and {second} with {MANY}."
-    return (second - first) / (MANY - FEW), text
+    text = f"rank {rank}, {when} was {first} with {few} micro-batches, and {second} with {many}."
+    return (second - first) / (many - few), text
 
 
 def require_nothing_kept(run, rank, saved):
@@ -95,7 +102,7 @@ def require_nothing_kept(run, rank, saved):
 
 
 def require_freed(runs, maker):
-    """Fail if MANY micro-batches take more memory than FEW on a stage, as far as the meter sees."""
+    """Fail if many micro-batches take more memory than few on a stage, as far as the meter sees."""
     run, p = runs[1]
     for rank in range(p.n):
         saved = 2 * len(p.cut[rank]) * p.message  # x and z of each layer
@@ -151,13 +158,16 @@ def require_weighed(run, p):
     require_messages(run, p, counts, "activations and gradients")
 
 
-def require_little_memory(world, rng, n, m=8, layers=5):
+def require_little_memory(world, rng, n, layers=5):
     """Fail if a rank's process takes so much memory that it must keep too many saved tensors.
 
     The system measures this memory, so it also includes tensors that the meter does not see. The
     tensors are so large that this measurement shows them.
     """
-    p, x = of_repeated_rows(rng, n, m, int(rng.integers(240, 270)), layers)
+    m = int(rng.integers(8, 10))
+    # Four stages with as large tensors would need more memory than a small container has.
+    copies = int(rng.integers(240, 270) * (0.8 if n == 4 else 1))
+    p, x = of_repeated_rows(rng, n, m, copies, layers)
     of_tiny, run = world(n, *(weighed(p, batch, m) for batch in (x[:m], x)))
     of_tiny.values()
     require_weighed(run, p)
@@ -189,9 +199,10 @@ def require_little_memory(world, rng, n, m=8, layers=5):
         run.require(grown is None or grown <= most, text)
 
 
-# Memory must not grow in runs of this many micro-batches. Tensors are counted in a run of ``MOST``,
-# and a process is measured in a run of ``MOST_MEASURED``, because its memory shows more noise. If a
-# quarter of each message is kept, the second halves of these runs add 7.5 and 15 messages.
+# Memory must not grow in runs of this many micro-batches, or of up to three more. Tensors are
+# counted in a run of ``MOST``, and a process is measured in a run of ``MOST_MEASURED``, because its
+# memory shows more noise. If a quarter of each message is kept, the second halves of these runs add
+# at least 7.5 and 15 messages.
 MOST, MOST_MEASURED = 60, 120
 # The number of messages under way may differ by this much between two moments. On a busy machine, a
 # thread that waits for the end of sends may be late.
@@ -205,16 +216,20 @@ MADE_AT_FIRST = (
 )
 
 
-def growth_of_tensors(world, rng, n):
+def growth_of_tensors(world, rng, n, dtype, more):
     """Return a run, and a sentence if tensors take more memory with more micro-batches.
 
-    The sentence is empty if the memory does not grow. For each part of a run, take the smallest
+    The longer run has ``MOST + more`` micro-batches. The sentence is empty if the memory does not
+    grow. For each part of a run, take the smallest
     number of bytes alive. So it makes no difference if a message is under way a little longer than
     other messages.
     """
     # GPipe is left out: a stage may be far ahead of the stage that receives its gradients, and a
     # message that is under way cannot be freed.
-    (((few, _), (run, p)),) = memory(world, rng, n, one_forward_one_backward, many=MOST)
+    m = MOST + more
+    (runs,) = memory(world, rng, n, one_forward_one_backward, dtype=dtype, most=m)
+    (few, of_few_batches), (run, p) = runs
+    m_few = of_few_batches.m
     for rank in range(p.n):
         of_few, alive = ([e.alive for e in r.ledger(rank) if e.kind == PRODUCT] for r in (few, run))
         early, late = (
@@ -222,10 +237,10 @@ def growth_of_tensors(world, rng, n):
             for begin, end in (EARLY, LATE)
         )
         # Stage 0 may have copied its batch.
-        batch = (MOST - FEW) * p.message if rank == 0 else 0
-        with_few = max(of_few) + batch, f"with {FEW} micro-batches, at most {max(of_few)}"
-        at_first = early, f"early in a run of {MOST} micro-batches, at least {early}"
-        at_last = late, f"late in a run of {MOST} micro-batches, at least {late}"
+        batch = (m - m_few) * p.message if rank == 0 else 0
+        with_few = max(of_few) + batch, f"with {m_few} micro-batches, at most {max(of_few)}"
+        at_first = early, f"early in a run of {m} micro-batches, at least {early}"
+        at_last = late, f"late in a run of {m} micro-batches, at least {late}"
         for (less, what), (more, other), likely in (
             (at_first, at_last, likely_kept(p)),
             (with_few, at_last, MADE_AT_FIRST),
@@ -247,7 +262,7 @@ def growth_outside_of_tensors(world, rng, n):
     arguments, and a copy of the batch that is made at the beginning, are not counted. The sentence
     is empty if the memory does not grow, or cannot be measured.
     """
-    m = MOST_MEASURED
+    m = MOST_MEASURED + int(rng.integers(4))
     p, x = of_repeated_rows(rng, n, m, copies=int(rng.integers(50, 55)), layers=1)
     (run,) = world(n, weighed(p, x, m))
     require_weighed(run, p)

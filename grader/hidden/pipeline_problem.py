@@ -14,8 +14,11 @@ from grader.reference.counting import counted
 
 # The number of measurements before a check fails because of processor time.
 MEASUREMENTS = 3
+OUTDATED = (
+    "this is right for the values that the tensors had in an earlier call. Tensors may change in"
+    " place, as an optimizer changes weights, so compute every result anew"
+)
 GRADIENTS = "the list of the weights' gradients"
-NO_COUNTS = (4, 0, -2, 100)  # a batch of 6 rows cannot be cut into so many micro-batches
 
 
 def late(n, receiver):
@@ -48,13 +51,14 @@ def drawn_sizes_of_rows(rng):
 def problems(rng, n):
     """Return pairs: a pipeline of ``n`` stages, and the layout of its first stage's tensors.
 
-    One pipeline has a single micro-batch. One has many micro-batches, and up to eight layers in a
-    stage; with one stage it has at least six. One has as many micro-batches as stages, and its
+    One pipeline has a single micro-batch. One has many micro-batches and many layers: at least
+    three in each stage, and at least six if there is only one stage. (More than 13 layers in all
+    would have larger rounding errors.) One has as many micro-batches as stages, and its
     micro-batches have one row each. If there are more than two stages, a further pipeline has
     ``n - 1`` micro-batches. For the layout, see the argument ``first`` of
     ``PipelineProblem.inputs``.
     """
-    many, layers = int(rng.integers(10, 14)), n * int(rng.integers(3 if n > 1 else 5, 8)) + 1
+    many, layers = int(rng.integers(10, 14)), int(rng.integers(6 if n == 1 else 3 * n + 1, 14))
     made = [
         (PipelineProblem(rng, n, many, layers=layers), 1),
         (PipelineProblem(rng, n, 1), 2),
@@ -119,6 +123,17 @@ class PipelineProblem:
         """Return the arguments that ``inputs`` gives one stage, in contiguous memory."""
         own = [self.weights[l] for l in self.cut[stage]]
         return own, self.x if stage == 0 else None, self.batch_size, self.m
+
+    def wrong_counts(self, rng):
+        """Return numbers of micro-batches into which the batch cannot be cut."""
+        size = self.batch_size
+        no_divisors = [m for m in range(2, size) if size % m]
+        return [
+            int(rng.choice(no_divisors)),
+            0,
+            -int(rng.integers(1, 30)),
+            size + int(rng.integers(1, 100)),
+        ]
 
     def numbers(self, num_micro_batches):
         """Return the numbers that must be in the message if ``num_micro_batches`` is wrong."""

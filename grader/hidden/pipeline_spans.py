@@ -1,6 +1,6 @@
 """Holds stages of a pipeline at chosen moments, and judges the spans that all stages record."""
 
-from grader.check.api import PRODUCT, STANDSTILL, Delay
+from grader.check.api import PRODUCT, SEND, STANDSTILL, Delay
 from grader.reference import schedules
 
 
@@ -53,10 +53,34 @@ def late_ends(n):
     }
 
 
+def require_sent_before_next(run, stage, n):
+    """Fail if a stage computes in a span before it has started all sends of its earlier spans.
+
+    The meter records products and sends in program order. So the verdict does not depend on how
+    busy the machine is. All products must lie inside spans: see ``require_own_timeline``.
+    """
+    ledger, spans, due = run.ledger(stage), run.spans(stage), 0
+    for span, following in zip(spans, spans[1:]):
+        due += stage < n - 1 if span.kind == "forward" else stage > 0
+        begun = (
+            place
+            for place, entry in enumerate(ledger)
+            if entry.kind == PRODUCT and entry.at >= following.start
+        )
+        sent = sum(entry.kind == SEND for entry in ledger[: next(begun, len(ledger))])
+        text = (
+            f"stage {stage} computed {following.action} before it had started to send the result of"
+            f" {span.action} or of an earlier action. When an action ends, start its send, before"
+            " the next action computes."
+        )
+        run.require(sent >= due, text)
+
+
 def require_own_timeline(run, p, made):
     """Fail unless the spans are the schedules' actions, and begin after their inputs were sent.
 
-    All products, and the loss, must be computed inside spans. Each span must have products.
+    All products, and the loss, must be computed inside spans. Each span must have products. A stage
+    must start to send the result of an action before it computes the next action.
     """
     n, m = p.n, p.m
     p.require_products(run, range(n), 2)
@@ -89,6 +113,7 @@ def require_own_timeline(run, p, made):
                 f" {min(idle, default=0)}. Compute the layers of an action inside its span."
             )
             run.require(not idle, text)
+        require_sent_before_next(run, stage, n)
     schedules.require_loss_in_spans(run, n - 1, p.rows * p.width, m)
     for stage in range(n - 1):
         for kind, giver, taker in (("forward", stage, stage + 1), ("backward", stage + 1, stage)):

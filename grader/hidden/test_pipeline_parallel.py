@@ -11,7 +11,7 @@ from grader.check import driver_results
 from grader.check.api import PRODUCT, call, on_gloo, per_rank, rounding
 from grader.hidden.pipeline_problem import (
     GRADIENTS,
-    NO_COUNTS,
+    OUTDATED,
     PipelineProblem,
     drawn_counts,
     drawn_sizes_of_rows,
@@ -46,13 +46,30 @@ def test_split_layers(world, rng):
         expected = [list(stage) for stage in pipeline.stages(layers, num_stages)]
         text = f"split_layers({layers}, {num_stages}): expected {expected}, got {got!r:.300}"
         run.require(as_lists(got) == expected, text)
-    (again,) = world(1, call("pipeline_parallel.split_layers", 5, 3, driver="emptied"))
-    (cut,) = again.read(as_lists, "the ranges of a second call")
-    again.require(
-        cut == [[0, 1], [2, 3], [4]],
-        "split_layers(5, 3) was called twice. The check emptied the first list, and the second call"
-        f" then returned {cut}. Make a new list in each call.",
-    )
+    require_new_cuts(world, rng, cuts)
+
+
+def require_new_cuts(world, rng, cuts):
+    """Fail unless every rank of a world gets the right cut, and a new list in each call."""
+    (n,) = drawn_sizes(rng)
+    several = [cut for cut in cuts if cut[1] > 1]
+    few = [several[i] for i in rng.permutation(len(several))[:3]]
+    name = "pipeline_parallel.split_layers"
+    runs = world(n, *(call(name, *cut, driver="emptied") for cut in few))
+    for again, (layers, num_stages) in zip(runs, few):
+        expected = [list(stage) for stage in pipeline.stages(layers, num_stages)]
+        for rank, cut in enumerate(again.read(as_lists, "the ranges of a second call")):
+            likely = (
+                "Make a new list in each call."
+                if not cut
+                else "The result may depend only on the arguments."
+            )
+            again.require(
+                cut == expected,
+                f"rank {rank} of {n} called split_layers({layers}, {num_stages}) twice. The check"
+                f" emptied the first list, and the second call then returned {cut!r:.300}. Expected"
+                f" {str(expected)[:300]}. {likely}",
+            )
 
 
 @number("5.1")
@@ -61,26 +78,39 @@ def test_split_layers_misuse(world, rng):
     """split_layers raises ValueError with the numbers if num_stages ≤ 0, or if there are more
     stages than layers
     """
-    cases = (((2, 3), ("2", "3")), ((0, 1), ("0",)), ((4, 0), ("0",)), ((3, -1), ("-1",)))
+    layers, more, negative = rng.integers((3, 1, 2), (40, 9, 40)).tolist()
+    cases = (
+        ((2, 3), ("2", "3")),
+        ((0, 1), ("0",)),
+        ((4, 0), ("0",)),
+        ((3, -1), ("-1",)),
+        ((layers, layers + more), (str(layers), str(layers + more))),
+        ((layers, -negative), (str(-negative),)),
+    )
     calls = (call("pipeline_parallel.split_layers", *case, may_raise=True) for case, _ in cases)
     for run, (_, numbers) in zip(world(1, *calls), cases):
         run.raises_value_error(*numbers)
 
 
 def forward_runs(world, rng, n):
-    """Return pairs (run, problem), a run of two calls in turn, and the two problems of these calls.
+    """Return pairs (run, problem), two runs of two calls, and the two problems of these calls.
 
-    Both results of the run in turn are judged after the second call, because the second call must
-    not change what the first call returned.
+    Both results of the first run of two calls are judged after the second call, because the second
+    call must not change what the first call returned. In the other run of two calls, both calls get
+    the same tensors, but with other values in the second call.
     """
-    made, both = problems(rng, n), [PipelineProblem(rng, n, 2) for _ in range(2)]
-    inputs = (per_rank(*(p.arguments(stage) for stage in range(n))) for p in both)
-    in_turn = call("pipeline_parallel.pipeline_forward", *inputs, driver="in_turn")
+    (m,) = drawn_counts(rng, 1, least=2)
+    made, both = problems(rng, n), [PipelineProblem(rng, n, m) for _ in range(2)]
+    inputs = [per_rank(*(p.arguments(stage) for stage in range(n))) for p in both]
+    of_two = (
+        call("pipeline_parallel.pipeline_forward", *inputs, driver=driver)
+        for driver in ("in_turn", "refilled")
+    )
     calls = (
         p.forward(first, delays=late(n, n - 1) if p is made[0][0] else None) for p, first in made
     )
-    *runs, last = world(n, *calls, in_turn)
-    return [(run, p) for run, (p, _) in zip(runs, made)], last, both
+    *runs, in_turn, refilled = world(n, *calls, *of_two)
+    return [(run, p) for run, (p, _) in zip(runs, made)], in_turn, refilled, both
 
 
 @number("5.2")
@@ -90,7 +120,7 @@ def test_forward(world, rng):
     many micro-batches
     """
     for n in SIZES:
-        runs, in_turn, both = forward_runs(world, rng, n)
+        runs, in_turn, refilled, both = forward_runs(world, rng, n)
         for run, p in runs:
             run.returns(
                 *[None] * (n - 1),
@@ -102,14 +132,18 @@ def test_forward(world, rng):
             )
             run.keeps_inputs()
             require_messages(run, p, {rank: p.m for rank in range(n - 1)}, "activations")
-        in_turn.returns(
-            *[[None, None]] * (n - 1),
-            [p.y for p in both],
-            tolerance=rounding(np.float64),
-            select=lambda r: [y for y, _ in r],
-            label="the list of two calls' outputs",
-            known_mistakes=[{}] * (n - 1) + [{OVERWRITTEN: [both[1].y] * 2}],
-        )
+        for run, known in (
+            (in_turn, {OVERWRITTEN: [both[1].y] * 2}),
+            (refilled, {OUTDATED: [both[0].y] * 2}),
+        ):
+            run.returns(
+                *[[None, None]] * (n - 1),
+                [p.y for p in both],
+                tolerance=rounding(np.float64),
+                select=lambda r: [y for y, _ in r],
+                label="the list of two calls' outputs",
+                known_mistakes=[{}] * (n - 1) + [known],
+            )
 
 
 @number("5.2")
@@ -120,7 +154,7 @@ def test_forward_saves(world, rng):
     stage
     """
     for n in SIZES:
-        runs, in_turn, both = forward_runs(world, rng, n)
+        runs, in_turn, _, both = forward_runs(world, rng, n)
         for run, p in runs:
             run.returns(
                 *p.saved_by_stage,
@@ -198,11 +232,12 @@ def test_forward_misuse(world, rng):
     """pipeline_forward raises ValueError with the numbers on every stage if m does not divide the
     batch size, or if m ≤ 0
     """
-    for n in (3, 1):
-        p = PipelineProblem(rng, n, 2)
-        requests = (p.forward(num_micro_batches=m, may_raise=True) for m in NO_COUNTS)
-        for run, m in zip(world(n, *requests), NO_COUNTS):
-            run.raises_value_error(*p.numbers(m))
+    for n, m in zip(rng.permutation(SIZES).tolist(), drawn_counts(rng, len(SIZES), least=2)):
+        p = PipelineProblem(rng, n, m)
+        wrong = p.wrong_counts(rng)
+        requests = (p.forward(num_micro_batches=count, may_raise=True) for count in wrong)
+        for run, count in zip(world(n, *requests), wrong):
+            run.raises_value_error(*p.numbers(count))
 
 
 @number("5.3")
@@ -293,8 +328,14 @@ def test_backward_twice(world, rng):
     the gradients of the first pass
     """
     (n,) = drawn_sizes(rng)
-    p, other = PipelineProblem(rng, n, 3), PipelineProblem(rng, n, 3)
-    inputs = (
+    for m in drawn_counts(rng, 2, least=2):
+        judge_two_passes(world, PipelineProblem(rng, n, m), PipelineProblem(rng, n, m))
+
+
+def judge_two_passes(world, p, other):
+    """Fail unless several backward passes return the right gradients; the problems are as large."""
+    n = p.n
+    inputs = [
         per_rank(
             *(
                 (q.arguments(stage)[0], q.saved_by_stage[stage], q.y if stage == n - 1 else None)
@@ -302,11 +343,12 @@ def test_backward_twice(world, rng):
             )
         )
         for q in (p, other)
-    )
-    run, in_turn = world(
+    ]
+    run, in_turn, refilled = world(
         n,
         p.backward(driver="twice", delays=late(n, 0)),
         call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn"),
+        call("pipeline_parallel.pipeline_backward", *inputs, driver="refilled"),
     )
     doubles = [[2 * g for g in own] for own in p.gradients_of_stages]
     doubled = [
@@ -327,12 +369,15 @@ def test_backward_twice(world, rng):
         known_mistakes=doubled,
     )
     # The results of two passes with different tensors are judged after the second pass, because the
-    # second pass must not change what the first pass returned.
-    both = zip(p.gradients_of_stages, other.gradients_of_stages)
+    # second pass must not change what the first pass returned. In another run, both passes get the
+    # same tensors, but with other values in the second pass.
+    both = [list(pair) for pair in zip(p.gradients_of_stages, other.gradients_of_stages)]
     later = [{OVERWRITTEN: [own, own]} for own in other.gradients_of_stages]
-    in_turn.returns(
-        *map(list, both),
-        tolerance=p.tolerance,
-        label="the list of both passes' gradients",
-        known_mistakes=later,
-    )
+    earlier = [{OUTDATED: [own, own]} for own in p.gradients_of_stages]
+    for run, known in ((in_turn, later), (refilled, earlier)):
+        run.returns(
+            *both,
+            tolerance=p.tolerance,
+            label="the list of both passes' gradients",
+            known_mistakes=known,
+        )

@@ -4,13 +4,15 @@ They compare the stages' results with those of a single device in float64. They 
 order of the messages, the memory, and the recorded spans.
 """
 
+from functools import partial
+
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import PRODUCT, in_strict_order, on_gloo, per_rank
 from grader.hidden.pipeline_memory import (
-    deal_stages,
+    drawn_dtypes,
     growth_of_tensors,
     growth_outside_of_tensors,
     memory,
@@ -19,8 +21,9 @@ from grader.hidden.pipeline_memory import (
 )
 from grader.hidden.pipeline_problem import (
     GRADIENTS,
-    NO_COUNTS,
+    OUTDATED,
     PipelineProblem,
+    drawn_counts,
     large,
     problems,
     require_messages,
@@ -157,7 +160,7 @@ def test_run_schedule(world, rng):
     """
     for n in (1, 2, 3, 4):
         made = [(p, first, one_forward_one_backward) for p, first in problems(rng, n)]
-        made.append((PipelineProblem(rng, n, n + 1), None, gpipe))
+        made.append((PipelineProblem(rng, n, n + int(rng.integers(1, 7))), None, gpipe))
         runs = world(
             n,
             *(p.run([schedule(s, n, p.m) for s in range(n)], first) for p, first, schedule in made),
@@ -194,11 +197,11 @@ def test_run_schedule_in_the_order_of_gpus(world, rng):
     run in order, as on GPUs
     """
     for n in (3, 4):
-        p = PipelineProblem(rng, n, n + 2)
-        for run in world(
-            n, *(p.run([schedule(s, n, p.m) for s in range(n)]) for schedule in SCHEDULES)
-        ):
-            require_step(run, p)
+        p, q = (PipelineProblem(rng, n, m) for m in drawn_counts(rng, 2))
+        made = [(p, one_forward_one_backward), (q, one_forward_one_backward), (q, gpipe)]
+        calls = (own.run([schedule(s, n, own.m) for s in range(n)]) for own, schedule in made)
+        for run, (own, _) in zip(world(n, *calls), made):
+            require_step(run, own)
 
 
 @number("5.5")
@@ -209,38 +212,61 @@ def test_run_schedule_twice(world, rng):
     a later step does not change them
     """
     (n,) = drawn_sizes(rng)
-    p, other = PipelineProblem(rng, n, 3), PipelineProblem(rng, n, 3)
-    made = [one_forward_one_backward(s, n, 3) for s in range(n)]
+    for m in drawn_counts(rng, 2, least=2):
+        judge_several_steps(world, PipelineProblem(rng, n, m), PipelineProblem(rng, n, m))
+
+
+def judge_several_steps(world, p, other):
+    """Fail unless several steps return the right results; the two problems are equally large."""
+    n = p.n
+    made = [one_forward_one_backward(s, n, p.m) for s in range(n)]
     then = per_rank(*([made[s], *other.arguments(s)] for s in range(n)))
-    (run,) = world(n, p.run(made, times=2, then=then))
+    (run,) = world(n, p.run(made, times=2, then=then, refilled=True))
     second = "the second step's gradients were added to the first's"
     expected = p.gradients_of_stages
     doubled = [{second: [2 * g for g in own]} | known for known, own in zip(p.mistakes(), expected)]
     later = [{OVERWRITTEN: own} for own in other.gradients_of_stages]
-    for i, label, known in (
-        (1, "of a second step with the same tensors", [a | b for a, b in zip(doubled, later)]),
-        (2, "of a third step, with other tensors,", other.mistakes()),
-        (0, "of the first step, after two others,", later),
+    outdated = [{OUTDATED: own} for own in expected]
+    outdated_loss = {OUTDATED: p.cast(p.loss)}
+    overwritten_loss = {OVERWRITTEN_LOSS: other.cast(other.loss)}
+    for i, label, known, of_loss in (
+        (
+            1,
+            "of a second step with the same tensors",
+            [a | b for a, b in zip(doubled, later)],
+            overwritten_loss,
+        ),
+        (2, "of a third step, with other tensors,", other.mistakes(), {}),
+        (3, "of a fourth step, with the first tensors and new values,", outdated, outdated_loss),
+        (0, "of the first step, after three others,", later, overwritten_loss),
     ):
-        own = other if i == 2 else p
+        own = other if i > 1 else p
         run.returns(
             *[None] * (n - 1),
             own.cast(own.loss),
             tolerance=p.tolerance,
             select=lambda r: driver_results.values(r)[i][0],
             label=f"the loss {label}",
-            known_mistakes=[
-                *[{}] * (n - 1),
-                {} if i == 2 else {OVERWRITTEN_LOSS: other.cast(other.loss)},
-            ],
+            known_mistakes=[*[{}] * (n - 1), of_loss],
         )
         run.returns(
-            *(other.gradients_of_stages if i == 2 else expected),
+            *own.gradients_of_stages,
             tolerance=p.tolerance,
             select=lambda r: driver_results.values(r)[i][1],
             label=f"{GRADIENTS} {label}",
             known_mistakes=known,
         )
+
+
+def drawn_order(rng, m):
+    """Return a drawn order of m micro-batches, neither ascending nor descending.
+
+    ``m`` is at least 3.
+    """
+    while True:
+        order = rng.permutation(m)
+        if 0 < np.sum(np.diff(order) > 0) < m - 1:
+            return order.tolist()
 
 
 @number("5.5")
@@ -249,9 +275,8 @@ def test_run_other_legal_schedules(world, rng):
     """run_schedule runs other legal schedules: reversed backward passes, shuffled micro-batches, a
     last stage with its own order
     """
-    for n in (2, 3, 4):
-        m = 4
-        order = [2, 0, 3, 1]
+    for n, m in zip((2, 3, 4), drawn_counts(rng, 3, least=4)):
+        order = drawn_order(rng, m)
         forwards, backwards = [("forward", i) for i in order], [("backward", i) for i in order]
         in_turn = [action for pair in zip(forwards, backwards) for action in pair]
         made = [
@@ -271,13 +296,13 @@ def test_run_other_legal_schedules(world, rng):
 @number("5.5")
 @weight(0.375)
 def test_run_schedule_frees(world, rng):
-    """run_schedule frees a micro-batch's saved tensors after its backward pass: 12 micro-batches
-    need no more memory than 4
+    """run_schedule frees a micro-batch's saved tensors after its backward pass: many micro-batches
+    need no more memory than a few
     """
     makers = (one_forward_one_backward, gpipe)
-    *metered, measured = deal_stages(rng)
-    for n in metered:
-        for runs, maker in zip(memory(world, rng, n, *makers), makers):
+    *metered, measured = rng.permutation([2, 3, 4]).tolist()
+    for n, dtype in zip(metered, drawn_dtypes(rng)):
+        for runs, maker in zip(memory(world, rng, n, *makers, dtype=dtype), makers):
             require_freed(runs, maker)
     require_little_memory(world, rng, measured)
 
@@ -288,14 +313,19 @@ def test_run_schedule_frees_what_was_sent(world, rng):
     """run_schedule frees sent and received tensors: with 1F1B, memory does not grow with the number
     of micro-batches
     """
-    first, second, third = deal_stages(rng)
-    measures = [(growth_of_tensors, first), (growth_of_tensors, second)]
+    # The meter counts tensors on two of these numbers of stages. On the third, the system measures
+    # the process.
+    *metered, measured = rng.permutation([2, 3, 4]).tolist()
+    measures = [
+        partial(growth_of_tensors, n=n, dtype=dtype, more=more)
+        for n, dtype, more in zip(metered, drawn_dtypes(rng), rng.permutation(4).tolist())
+    ]
     if not world.gpus:
-        measures.append((growth_outside_of_tensors, third))
-    for measure, n in measures:
-        run, text = measure(world, rng, n)
+        measures.append(partial(growth_outside_of_tensors, n=measured))
+    for measure in measures:
+        run, text = measure(world, rng)
         if text:  # on a busy machine, a send may end late, but hardly twice in the same way
-            run, text = measure(world, rng, n)
+            run, text = measure(world, rng)
         run.require(not text, text)
 
 
@@ -308,21 +338,24 @@ def test_own_timeline(world, rng):
     # One of the two numbers of stages is drawn. So a program that records true spans only on one
     # known number of stages fails.
     for n in (1, 3, int(rng.choice([2, 4]))):
-        m = int(rng.integers(4, 7))
-        p = PipelineProblem(rng, n, m)
+        # One of the two schedules has few micro-batches, and the other one has many.
+        m, many = rng.permutation([rng.integers(4, 7), rng.integers(7, 10)]).tolist()
+        p, q = PipelineProblem(rng, n, m), PipelineProblem(rng, n, many)
         made = [one_forward_one_backward(stage, n, m) for stage in range(n)]
-        first_all_forward = [gpipe(stage, n, m) for stage in range(n)]
+        first_all_forward = [gpipe(stage, n, many) for stage in range(n)]
         held_at = moments_to_hold(n, m) if n > 1 else []
         # In GPipe, the last stage runs ahead of this stage in the backward passes. So a send of the
         # last stage has not ended when its next backward pass begins.
-        held_in_gpipe = [(n - 2, m + 1)] if n > 2 else []
-        run, *held_runs = world(
+        held_in_gpipe = [(n - 2, many + 1)] if n > 2 else []
+        run, of_gpipe, *held_runs = world(
             n,
             p.run(made, delays=late_ends(n) if n > 1 else None, marks_sends=True),
+            q.run(first_all_forward),
             *(p.run(made, **held(rank, send)) for rank, send in held_at),
-            *(p.run(first_all_forward, **held(rank, send)) for rank, send in held_in_gpipe),
+            *(q.run(first_all_forward, **held(rank, send)) for rank, send in held_in_gpipe),
         )
         require_own_timeline(run, p, made)
+        require_own_timeline(of_gpipe, q, first_all_forward)
         for held_run, (rank, send) in zip(held_runs, held_at + held_in_gpipe):
             require_no_wait_in_spans(held_run, rank, send)
 
@@ -333,25 +366,29 @@ def test_run_schedule_misuse(world, rng):
     """run_schedule raises ValueError on every stage if m ≤ 0, if m does not divide the batch size,
     or if the schedule misses or repeats a pass
     """
-    for n in (3, 1):
-        refuses_schedules(world, PipelineProblem(rng, n, 2))
+    for n, m in zip((1, 2, 3, 4), drawn_counts(rng, 4, least=2, most=6)):
+        refuses_schedules(world, rng, PipelineProblem(rng, n, m))
 
 
-def refuses_schedules(world, p):
+def refuses_schedules(world, rng, p):
     """Fail unless run_schedule refuses wrong schedules and wrong numbers of micro-batches."""
-    n = p.n
-    schedule = gpipe(0, 3, 2)
+    n, m = p.n, p.m
+    schedule = gpipe(0, n, m)
     twice = [("backward", 1) if action == ("backward", 0) else action for action in schedule]
-    beyond = [(kind, 2 if i == 1 else i) for kind, i in schedule]
+    beyond = [(kind, m if i == 1 else i) for kind, i in schedule]
     forward_twice = [("forward", 1) if action == ("forward", 0) else action for action in schedule]
-    longer, shorter = schedule + [("forward", 0)], gpipe(0, 3, 1)
+    longer, shorter = schedule + [("forward", 0)], gpipe(0, n, m - 1)
     broken = [schedule[:-1], longer, shorter, twice, forward_twice, beyond, []]
+    wrong = p.wrong_counts(rng)
     runs = world(
         n,
         *(p.run([own] * n, may_raise=True) for own in broken),
-        *(p.run([gpipe(0, 3, m)] * n, num_micro_batches=m, may_raise=True) for m in NO_COUNTS),
+        *(
+            p.run([gpipe(0, n, count)] * n, num_micro_batches=count, may_raise=True)
+            for count in wrong
+        ),
     )
     for run, own in zip(runs, broken):
-        run.raises_value_error("2", given=f"the schedule {own} of 2 micro-batches")
-    for run, m in zip(runs[len(broken) :], NO_COUNTS):
-        run.raises_value_error(*p.numbers(m))
+        run.raises_value_error(str(m), given=f"the schedule {own} of {m} micro-batches")
+    for run, count in zip(runs[len(broken) :], wrong):
+        run.raises_value_error(*p.numbers(count))

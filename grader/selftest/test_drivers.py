@@ -271,6 +271,34 @@ def test_a_list_that_comes_back_from_a_cache_is_empty():
     assert drive("emptied", lambda: None) is None
 
 
+def test_second_call_gets_the_same_tensors_with_new_values():
+    seen = []
+
+    def function(weights, x):
+        seen.append([*weights, x])
+        return x[:1], [weight @ x for weight in weights]
+
+    first, second = (
+        ([torch.full((2, 2), float(value))], torch.full((2, 1), float(value))) for value in (1, 2)
+    )
+    (view, (product,)), (later, (doubled,)) = drive("refilled", function, first, second)
+    assert all(a is b for a, b in zip(*seen))
+    assert (view.item(), later.item()) == (1, 2)
+    assert (product.tolist(), doubled.tolist()) == ([[2], [2]], [[8], [8]])
+
+
+def test_last_step_gets_the_first_tensors_with_new_values():
+    seen = []
+
+    def function(x, timeline):
+        seen.append(x)
+        return x.sum()
+
+    found = drive("with_timeline", function, torch.ones(2), then=[torch.zeros(2)], refilled=True)
+    assert [value.item() for value in found["values"]] == [2, 0, 0]
+    assert seen[0] is seen[2] and seen[0] is not seen[1]
+
+
 def test_pairs_without_gradients_leave_none():
     pairs = [(torch.eye(2, requires_grad=True), torch.eye(2, requires_grad=True))]
     x = torch.ones(1, 2, requires_grad=True)

@@ -31,6 +31,7 @@ DRIVERS: dict[str, Callable] = {
     "emptied": calls.emptied,
     "described": calls.described,
     "twice": calls.twice,
+    "refilled": calls.refilled,
     "stored": calls.stored,
     "kept_of_drawn": calls.kept_of_drawn,
     "metered": calls.metered,

@@ -82,6 +82,35 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return [function(*args, **kwargs) for _ in range(2)]
 
 
+def refilled(function: Callable, args: list, kwargs: dict, mark: Mark) -> list:
+    """Make two calls with the same tensors, whose values change in between; return both results.
+
+    ``args`` holds the arguments of two calls. Before the second call, the values of its tensors are
+    written into those of the first call, as an optimizer changes weights in place. The first result
+    is copied before that, because it may contain arguments.
+    """
+    first, second = args
+    result = _copied(function(*first, **kwargs))
+    refill(first, second)
+    return [result, function(*first, **kwargs)]
+
+
+def refill(arguments: list, others: list) -> None:
+    """Write the values of the other arguments' tensors into the tensors of the arguments."""
+    with torch.no_grad():
+        for tensor, other in zip(tensors_in(arguments), tensors_in(others)):
+            tensor.copy_(other)
+
+
+def _copied(value: Any) -> Any:
+    """Return a value with copies of all tensors in its lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    return value
+
+
 def described(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Return a dict with the result, the bytes of memory that it keeps alive, and two facts.
 

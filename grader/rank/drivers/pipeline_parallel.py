@@ -2,13 +2,13 @@
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from grader.rank.drivers.calls import metered
+from grader.rank.drivers.calls import metered, refill
 from grader.rank.drivers.mark import Mark
 from grader.wire.frames import NOT_SENT_ON
 
@@ -60,20 +60,20 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     """Make calls that get a timeline as their last argument, and meter each call.
 
     ``times`` is the number of calls with the same tensors. ``then`` holds the arguments of a
-    further call. If ``marks_sends`` is True, the rank passes the mark "send k" before its k-th
-    send. Return the results of all calls. For the last call, also return the ledger, the spans and
-    the first argument.
+    further call. If ``refilled`` is True, the values of these arguments' tensors are then written
+    into the first tensors, and there is one more call with the first tensors. If ``marks_sends`` is
+    True, the rank passes the mark "send k" before its k-th send. Return the results of all calls.
+    For the last call, also return the ledger, the spans and the first argument.
     """
     from handout.timeline import Timeline  # the copy beside the submission
 
-    calls = [args] * kwargs.get("times", 1) + ([kwargs["then"]] if "then" in kwargs else [])
     values, sends = [], itertools.count(1)
 
     def before_a_send() -> None:
         if kwargs.get("marks_sends"):
             mark(f"send {next(sends)}")
 
-    for own in calls:
+    for own in _arguments_of_calls(args, kwargs):
         timeline = Timeline()
         result = metered(lambda *given: function(*given, timeline), own, {}, mark, before_a_send)
         values.append(result["value"])
@@ -82,6 +82,17 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
         "spans": [tuple(span) for span in timeline.spans],
         "schedule": own[0],
     }
+
+
+def _arguments_of_calls(args: list, kwargs: dict) -> Iterator[list]:
+    """Yield the arguments of each call of ``with_timeline``, in order."""
+    for _ in range(kwargs.get("times", 1)):
+        yield args
+    if "then" in kwargs:
+        yield kwargs["then"]
+    if kwargs.get("refilled"):
+        refill(args, kwargs["then"])
+        yield args
 
 
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
