@@ -86,13 +86,16 @@ def refilled(function: Callable, args: list, kwargs: dict, mark: Mark) -> list:
     """Make two calls with the same tensors, whose values change in between; return both results.
 
     ``args`` holds the arguments of two calls. Before the second call, the values of its tensors are
-    written into those of the first call, as an optimizer changes weights in place. The first result
-    is copied before that, because it may contain arguments.
+    written into those of the first call, as an optimizer changes weights in place. The results are
+    copied, because they may contain arguments.
     """
     first, second = args
-    result = _copied(function(*first, **kwargs))
+    result = copied(function(*first, **kwargs))
+    before = copied(first)
     refill(first, second)
-    return [result, function(*first, **kwargs)]
+    later = copied(function(*first, **kwargs))
+    refill(first, before)  # so that the arguments do not count as changed by the function
+    return [result, later]
 
 
 def refill(arguments: list, others: list) -> None:
@@ -102,12 +105,12 @@ def refill(arguments: list, others: list) -> None:
             tensor.copy_(other)
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """Return a value with copies of all tensors in its lists and tuples."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if type(value) in (list, tuple):
-        return type(value)(map(_copied, value))
+        return type(value)(map(copied, value))
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from grader.rank.drivers.calls import metered, refill
+from grader.rank.drivers.calls import copied, metered, refill
 from grader.rank.drivers.mark import Mark
 from grader.wire.frames import NOT_SENT_ON
 
@@ -91,8 +91,10 @@ def _arguments_of_calls(args: list, kwargs: dict) -> Iterator[list]:
     if "then" in kwargs:
         yield kwargs["then"]
     if kwargs.get("refilled"):
+        before = copied(args)
         refill(args, kwargs["then"])
         yield args
+        refill(args, before)  # so that the arguments do not count as changed by the function
 
 
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:

@@ -1626,7 +1626,7 @@ MUTANTS = [
         "    if sorted(schedule) != sorted(expected):\n",
         "    if len(schedule) != len(expected):\n",
         {"hidden run_schedule_misuse", "public run_schedule_misuse"},
-        "for the schedule [('forward', 0), ('forward', 1), ('backward', 1), ('backward', 1)] of 2 micro-batches, but rank 0",
+        "('backward', 1), ('backward', 1)",
     ),
     Mutant(
         "a pass that is there twice goes unnoticed",
@@ -1634,7 +1634,7 @@ MUTANTS = [
         "    if sorted(schedule) != sorted(expected):\n",
         "    if set(schedule) != set(expected):\n",
         {"hidden run_schedule_misuse", "public run_schedule_misuse"},
-        "('backward', 1), ('forward', 0)] of 2 micro-batches, but rank 0",
+        "('forward', 0)] of",
     ),
     Mutant(
         "layers beyond the thirteenth are lost",
@@ -2246,5 +2246,218 @@ MUTANTS = [
 """ + START_OF_BACKWARD,
         {"hidden backward", "hidden backward_flows"},
         "It has to send",
+    ),
+    Mutant(
+        "1F1B is GPipe in a world of more than two ranks",
+        "pipeline_parallel",
+        "    warm_up = min(num_stages - stage - 1, num_micro_batches)\n",
+        """    if dist.is_initialized() and dist.get_world_size() > 2:
+        return gpipe_schedule(stage, num_stages, num_micro_batches)
+    warm_up = min(num_stages - stage - 1, num_micro_batches)
+""",
+        {"hidden 1f1b", "hidden 1f1b_alive", "hidden 1f1b_is_as_fast_as_gpipe"},
+        "A schedule may depend only on the arguments.",
+    ),
+    Mutant(
+        "1F1B is GPipe for more than sixteen stages",
+        "pipeline_parallel",
+        "    warm_up = min(num_stages - stage - 1, num_micro_batches)\n",
+        """    if num_stages > 16 or num_stages > 2 and num_micro_batches > 39:
+        return gpipe_schedule(stage, num_stages, num_micro_batches)
+    warm_up = min(num_stages - stage - 1, num_micro_batches)
+""",
+        {"hidden 1f1b_alive"},
+        "micro-batches are alive after",
+    ),
+    Mutant(
+        "split_layers returns the list of an earlier call, except for one cut",
+        "pipeline_parallel",
+        "def split_layers(",
+        """def _kept_cuts(function):
+    cuts = {}
+
+    def kept(*numbers):
+        if numbers == (5, 3) or numbers not in cuts:
+            cuts[numbers] = function(*numbers)
+        return cuts[numbers]
+
+    return kept
+
+
+@_kept_cuts
+def split_layers(""",
+        {"hidden split_layers"},
+        "Make a new list in each call",
+    ),
+    Mutant(
+        "only two layers are too few for more stages",
+        "pipeline_parallel",
+        "    if not 1 <= num_stages <= num_layers:",
+        "    if num_stages < 1 or num_layers < min(3, num_stages):",
+        {"hidden split_layers_misuse"},
+        "expected a ValueError",
+    ),
+    Mutant(
+        "an error about stages has the same numbers every time",
+        "pipeline_parallel",
+        """        raise ValueError(f"stage {stage} is not one of {num_stages}")""",
+        """        raise ValueError("one of the stages 2, 7, -1, 0 and 1 does not exist")""",
+        {"hidden schedules_misuse"},
+        "ValueError does not mention",
+    ),
+    Mutant(
+        "four stages take any number of micro-batches",
+        "pipeline_parallel",
+        "    if num_micro_batches < 1 or batch_size % num_micro_batches:",
+        """    if dist.get_world_size() == 4:
+        return batch_size // (num_micro_batches or 1)
+    if num_micro_batches < 1 or batch_size % num_micro_batches:""",
+        {"hidden forward_misuse", "hidden run_schedule_misuse"},
+        "expected a ValueError",
+    ),
+    Mutant(
+        "only schedules of two or three micro-batches are looked at",
+        "pipeline_parallel",
+        "    if sorted(schedule) != sorted(expected):\n",
+        "    if num_micro_batches in (2, 3) and sorted(schedule) != sorted(expected):\n",
+        {"hidden run_schedule_misuse"},
+        "expected a ValueError",
+    ),
+    Mutant(
+        "of each stage's spans, only the first two and the last one are looked at",
+        "pipeline_parallel",
+        "    total = max(span.end for span in spans) - min(span.start for span in spans)\n",
+        """    ends = [span for own in timelines if own for span in (own[0], own[-1])]
+    starts = [span for own in timelines for span in own[:2]]
+    total = max(span.end for span in ends) - min(span.start for span in starts)
+""",
+        {"hidden bubble_measured"},
+        "the bubble of the spans",
+    ),
+    Mutant(
+        "other schedules than GPipe and 1F1B run only with three or four micro-batches",
+        "pipeline_parallel",
+        "    _check_schedule(schedule, num_micro_batches)\n    stage, last_stage",
+        """    _check_schedule(schedule, num_micro_batches)
+    if num_micro_batches not in (3, 4):
+        own = dist.get_rank(), dist.get_world_size(), num_micro_batches
+        known = [make(*own) for make in (gpipe_schedule, one_forward_one_backward_schedule)]
+        kinds = [[kind for kind, _ in actions] for actions in [schedule, *known]]
+        if kinds[0] not in kinds[1:]:
+            raise NotImplementedError(f"the schedule {schedule}")
+    stage, last_stage""",
+        {"hidden run_other_legal_schedules"},
+        "NotImplementedError",
+    ),
+    Mutant(
+        "what is sent and received starts together only with some numbers of micro-batches",
+        "pipeline_parallel",
+        "    sending_back: dist.Work | None = None  # the last send to the previous stage\n",
+        """    sending_back: dist.Work | None = None  # the last send to the previous stage
+
+    def apart(rows, like, *, outgoing=None, send_to=None, receive_from):
+        send = dist.isend(outgoing, send_to) if send_to is not None else None
+        received = None
+        if receive_from is not None:
+            received = _empty_rows(rows, like)
+            dist.irecv(received, receive_from).wait()
+        return send, received
+
+    together = (last_stage + 1, num_micro_batches) in ((2, 3), (3, 5), (4, 6))
+    _exchange = globals()["_exchange"] if together else apart
+""",
+        {"hidden run_schedule_in_the_order_of_gpus"},
+        "Start both with one dist.batch_isend_irecv",
+    ),
+    Mutant(
+        "stage 0 of more than two stages starts its sends when it has to receive",
+        "pipeline_parallel",
+        """            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
+""",
+        """            if stage == 0 and last_stage > 1 and next_source is None:
+                grad_outputs[i] = y_i
+                continue
+            for j in list(grad_outputs) if stage < last_stage else ():
+                sending[j] = dist.isend(grad_outputs.pop(j), next_stage)
+            sending[i], received = _exchange(
+                rows, weights[0], outgoing=y_i, send_to=next_stage, receive_from=next_source
+            )
+""",
+        {"hidden own_timeline"},
+        "before it had started to send the result of",
+    ),
+    Mutant(
+        "what a run is given in float32 is kept",
+        "pipeline_parallel",
+        """                y_i, alive[i] = _stage_forward(weights, x_i)
+""",
+        """                y_i, alive[i] = _stage_forward(weights, x_i)
+                if y_i.dtype == torch.float32:
+                    sources.append(alive[i])
+""",
+        {"hidden run_schedule_frees", "hidden run_schedule_frees_what_was_sent"},
+        "1F1B",
+    ),
+    Mutant(
+        "with more than six micro-batches, spans of more than two stages are empty",
+        "pipeline_parallel",
+        """            with timeline.span(kind, i):
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+""",
+        """            with timeline.span(kind, i):
+                if last_stage < 2 or num_micro_batches < 7:
+                    grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+            if last_stage > 1 and num_micro_batches > 6:
+                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+""",
+        {"hidden own_timeline"},
+        "products were computed outside of all spans",
+    ),
+    Mutant(
+        "a backward pass with the same tensors returns the gradients of the first",
+        "pipeline_parallel",
+        "def pipeline_backward(",
+        """def _remembered(function):
+    calls = []
+
+    def remembered(weights, saved, y):
+        own = [y, *weights, *(t for of in saved for pair in of for t in pair)]
+        for seen, result in calls:
+            if len(seen) == len(own) and all(a is b for a, b in zip(seen, own)):
+                return [gradient.clone() for gradient in result]
+        result = function(weights, saved, y)
+        calls.append((own, [gradient.clone() for gradient in result]))
+        return result
+
+    return remembered
+
+
+@_remembered
+def pipeline_backward(""",
+        {"hidden backward_twice"},
+        "so compute every result anew",
+    ),
+    Mutant(
+        "every step adds up in the same memory, except with three micro-batches",
+        "pipeline_parallel",
+        "    totals = [torch.zeros_like(weight) for weight in weights]\n    losses = []",
+        """    key = num_micro_batches, len(weights), weights[0].shape, weights[0].dtype
+    kept = run_schedule.__dict__
+    if num_micro_batches == 3 or key not in kept:
+        kept[key] = [torch.zeros_like(weight) for weight in weights]
+    totals = [total.zero_() for total in kept[key]]
+    losses = []""",
+        {"hidden run_schedule_twice"},
+        "these gradients were overwritten by those of a later step",
+    ),
+    Mutant(
+        "a stage has five layers at most",
+        "pipeline_parallel",
+        "    for weight in weights:\n        y, z = mlp",
+        "    for weight in weights[:5]:\n        y, z = mlp",
+        {"hidden forward", "hidden forward_saves", "hidden run_schedule"},
+        "the output is wrong",
     ),
 ]
