@@ -22,7 +22,8 @@ from grader.reference.returned_lists import as_lists
 
 CLOSE = rounding(np.float64)
 
-# Each check also asks for shapes drawn at random: see ``interleaved``.
+# Each check also asks for shapes drawn at random: see ``interleaved``. Some shapes have many more
+# micro-batches than stages. A program that runs all forward passes first fails only there.
 # (stages, chunks, micro-batches)
 INTERLEAVED = [
     *((1, v, m) for v in (1, 2, 3) for m in (1, 3)),
@@ -31,12 +32,15 @@ INTERLEAVED = [
     *((4, v, m) for v in (1, 2, 3) for m in (4, 8)),
     (6, 2, 12),
     (8, 4, 16),
+    (2, 2, 16),
 ]
 
 
 def interleaved(world, rng):
-    """Return ``made_by`` for the shapes in INTERLEAVED and for three shapes drawn at random."""
+    """Return ``made_by`` for the shapes in INTERLEAVED and for five shapes drawn at random."""
     drawn = [tuple(map(int, rng.integers((2, 1, 1), (10, 5, 4)))) for _ in range(3)]
+    drawn.append(tuple(map(int, rng.integers((2, 1, 6), (5, 4, 13)))))  # many micro-batches
+    drawn.append(tuple(map(int, rng.integers((12, 1, 1), (21, 3, 3)))))  # many stages
     shapes = [*INTERLEAVED, *((n, v, k * n) for n, v, k in drawn)]
     return made_by(world, "interleaved_schedule", shapes, WHOLE)
 

@@ -29,8 +29,10 @@ ZERO_BUBBLE = [(n, m) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 9)] + [
 
 
 def zero_bubble(world, rng, shapes=tuple(ZERO_BUBBLE)):
-    """Return ``made_by`` for ``shapes`` and for three shapes drawn at random."""
+    """Return ``made_by`` for ``shapes`` and for five shapes drawn at random."""
     drawn = [tuple(map(int, rng.integers((2, 2), (12, 24)))) for _ in range(3)]
+    drawn.append(tuple(map(int, rng.integers((13, 8), (21, 36)))))  # many stages
+    drawn.append(tuple(map(int, rng.integers((2, 24), (4, 49)))))  # many micro-batches
     return made_by(world, "zero_bubble_schedule", [*shapes, *drawn], SPLIT)
 
 

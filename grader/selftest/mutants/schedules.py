@@ -802,4 +802,18 @@ MADE = {}
         {"hidden input_frees_z"},
         "a copy of x",
     ),
+    mutant(
+        "all forward passes come first, if there are many micro-batches",
+        CAPPED,
+        "    warm_up = v * m if m > 3 * n else min(warm_up, v * m)\n",
+        {"hidden interleaved_alive"},
+        "All forward passes come before all backward passes",
+    ),
+    mutant(
+        "W follows each B, if there are many stages",
+        '        if i >= stage:  # stage s is s weight gradients behind, so n micro-batches are alive\n            actions.append(("W", 0, i - stage))\n    return actions + [("W", 0, i) for i in range(max(m - stage, 0), m)]\n',
+        '        behind = stage if num_stages <= 12 else 0\n        if i >= behind:\n            actions.append(("W", 0, i - behind))\n    return actions + [("W", 0, i) for i in range(max(m - behind, 0), m)]\n',
+        {"hidden zero_bubble_idle_time"},
+        "each W comes before the next B",
+    ),
 ]
