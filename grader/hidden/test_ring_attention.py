@@ -6,6 +6,7 @@ They compare the ranks' results with those of a single device in float64.
 import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
+from grader.check import driver_results
 from grader.check.api import PEAK, SETTLED, call, in_strict_order, on_gloo
 from grader.hidden.large_attention import IMPORTED, LIGHT, LargeAttention
 from grader.hidden.sequence_problem import (
@@ -157,6 +158,39 @@ def causal_steps(rank, n, is_backward):
 # submission that collects keys and values holds twice the limit, and fails immediately. Otherwise a
 # submission that collects them only in some runs, drawn at random, could pass in a repeated
 # measurement.
+# The meter counts a rank's tensors in a call with ``MANY`` ranks. Each tensor (T/n, d) has ``SIDE``
+# rows and columns, so it is as large as a block of scores. The vectors (T/n,), which the docstrings
+# do not mention, may take as much as one more such tensor.
+MANY, SIDE = 8, 16
+MOST_ALIVE = {"forward": 5 + 8 + 1, "backward": 5 + 12 + 1}
+
+
+def require_few_alive(world, rng):
+    """Fail if a rank's tensors take more memory than the docstrings allow, in one of the modes.
+
+    A rank that collects all keys and values, or keeps all scores, holds more. The meter sees only
+    torch's tensors. But every run gives the same numbers, and a call is so small that both modes
+    can be tried.
+    """
+    problems = [AttentionProblem(rng, MANY, causal, SIDE, SIDE) for causal in (False, True)]
+    passes = [(way, p) for p in problems for way in MOST_ALIVE]
+    runs = world(MANY, *(getattr(p, way)(driver="metered") for way, p in passes))
+    for (way, p), run in zip(passes, runs):
+        judge = p.has_output if way == "forward" else p.has_gradients
+        judge(run, driver_results.value)
+        for rank in range(MANY):
+            alive = max((entry.alive for entry in run.ledger(rank)), default=0) / p.block_bytes
+            text = (
+                f"rank {rank}, {way}, causal={p.causal}, {MANY} ranks: the tensors that your"
+                f" function made and still holds are as large as {alive:.1f} tensors (T/n, d). Here"
+                " a block of scores, (T/n, T/n), is as large as one such tensor. At most"
+                f" {MOST_ALIVE[way]} are allowed. Does a rank collect the keys or the values of all"
+                " ranks? Use a block when it arrives, pass it on, and free it. Or did you make a"
+                " matrix of the scores of all keys, or keep old blocks?"
+            )
+            run.require(alive <= MOST_ALIVE[way], text)
+
+
 MORE_RUNS = 2
 FAR = 1.5
 
@@ -179,13 +213,15 @@ def test_ring_memory(world, rng):
     p = AttentionProblem(rng, *drawn_sizes(rng), causal=bool(rng.integers(2)))
     for run in world(p.n, p.forward(driver="described"), p.backward(driver="described")):
         require_no_gradient(run)
+    require_few_alive(world, rng)
     n = 12
     # In ``wide``, the keys and values take the most memory. In ``long``, the scores take the most.
-    # To try both problems in both modes would take twice as long. A submission may have separate
-    # code for the causal mode. This code is likely to collect all keys, and the code for the other
-    # mode is likely to keep all scores.
-    wide = LargeAttention(rng, n, rows=int(rng.integers(8, 10)), width=6144, causal=True)
-    long = LargeAttention(rng, n, rows=int(rng.integers(412, 429)), width=2, causal=False)
+    # To try both problems in both modes would take twice as long. So one mode, drawn at random,
+    # gets ``wide``, and the other mode gets ``long``. If one of the two modes collects all keys and
+    # keeps all scores, it fails in every draw. The meter sees both modes in every draw.
+    is_wide_causal = bool(rng.integers(2))
+    wide = LargeAttention(rng, n, int(rng.integers(8, 10)), 6144, causal=is_wide_causal)
+    long = LargeAttention(rng, n, int(rng.integers(412, 429)), 2, causal=not is_wide_causal)
     tiny = LargeAttention(rng, n, rows=1, width=2, causal=True)
     of_tiny, of_long, of_wide = world(
         n,

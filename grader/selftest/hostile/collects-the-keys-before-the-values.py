@@ -5,7 +5,7 @@ part: sequence_and_experts
 control: 9.3
 extends: solutions
 some: 9.2
-says: according to the operating system
+says: Does a rank collect the keys or the values of all ranks?
 seconds: 90
 """
 

@@ -458,14 +458,28 @@ MUTANTS = [
         "        block = arriving\n    return numerator / denominator, ",
         "        everything = [block if causal else step] + (everything if step else [])\n        block = arriving\n    return numerator / denominator, ",
         {"hidden ring_memory"},
-        "according to the operating system, rank",
+        "your function made and still holds",
     ),
     mutant(
         "all scores are kept, unless causal",
         "        block = arriving\n    return numerator / denominator, ",
         "        everything = [step if causal else scores] + (everything if step else [])\n        block = arriving\n    return numerator / denominator, ",
         {"hidden ring_memory"},
-        "according to the operating system, rank",
+        "your function made and still holds",
+    ),
+    mutant(
+        "all blocks are kept, unless causal",
+        "        block = arriving\n    return numerator / denominator, ",
+        "        everything = [step if causal else block] + (everything if step else [])\n        block = arriving\n    return numerator / denominator, ",
+        {"hidden ring_memory"},
+        "your function made and still holds",
+    ),
+    mutant(
+        "all scores are kept, but only if causal",
+        "        block = arriving\n    return numerator / denominator, ",
+        "        everything = [_scores(q, block[0], owner, False) if causal else step] + (everything if step else [])\n        block = arriving\n    return numerator / denominator, ",
+        {"hidden ring_memory"},
+        "your function made and still holds",
     ),
     mutant(
         "if causal, the backward pass uses the blocks that the forward pass received",
@@ -505,7 +519,7 @@ MUTANTS = [
     mutant(
         "on many ranks, the output has every row twice",
         "    return numerator / denominator, (running_max + denominator.log()).squeeze(1)\n",
-        "    output = numerator / denominator\n    if n > 4:\n        backward = globals()['ring_attention_backward']\n        globals()['ring_attention_backward'] = lambda q, k, v, o, *rest: backward(q, k, v, o[: len(q)], *rest)\n        output = torch.cat([output, output])\n    return output, (running_max + denominator.log()).squeeze(1)\n",
+        "    output = numerator / denominator\n    if n > 8:\n        backward = globals()['ring_attention_backward']\n        globals()['ring_attention_backward'] = lambda q, k, v, o, *rest: backward(q, k, v, o[: len(q)], *rest)\n        output = torch.cat([output, output])\n    return output, (running_max + denominator.log()).squeeze(1)\n",
         {"hidden ring_memory"},
         "output is wrong on rank 0: expected shape (",
     ),
@@ -528,7 +542,7 @@ MUTANTS = [
         "    grad_block = torch.zeros_like(block)\n",
         "    grad_block, blocks = torch.zeros_like(block), [block]\n    for _ in range(n - 1):\n        blocks.append(_pass_on(blocks[-1]))\n\n    def _start_to_pass_on(own):\n        return blocks[step + 1], []\n\n",
         {"hidden ring_memory"},
-        "when it communicated in the backward pass",
+        "backward, causal=False, 8 ranks",
     ),
     mutant(
         "sends and receives are not batched",
