@@ -7,9 +7,9 @@ A sequence has T tokens, one row each. Rank r holds its shard: rows [r·T/n, (r+
 sequence. In Problem 9.1 a pair of weights is sharded, too. In Problem 9.2 there are no weights. In
 Problem 9.3 each rank has tokens of its own, as in data parallelism, and some of the experts.
 
-Write forward and backward passes by hand, without autograd. The two passes of one layer are given:
-``mlp.layer_forward`` and ``mlp.layer_backward``. The normalisation is given in
-``normalization.py``.
+Write forward and backward passes by hand, with the formulas below. (Autograd between two
+communications is also allowed.) The two passes of one layer are given: ``mlp.layer_forward`` and
+``mlp.layer_backward``. The normalisation is given in ``normalization.py``.
 
 ``n = dist.get_world_size()``, ``rank = dist.get_rank()``. For every function here:
 - Inputs must stay unchanged, may be non-contiguous, and are float32 or float64. Results have the
