@@ -87,9 +87,9 @@ def sequence_parallel_forward(pair: Pair, x: Tensor) -> tuple[Tensor, Pair]:
     Returns:
         ``(y, saved)``.
         y: this rank's shard of the output, (T/n, K).
-        saved: ``(x, z)``, which the backward pass needs: x itself, not normalised, and the input of
-        gelu, z = normalize(x) @ A, for all rows and this rank's columns, (T, H/n). The gathered
-        rows are not saved: the backward pass gathers them again.
+        saved: ``(x, z)``, which the backward pass needs: the same tensor x, not a copy of it and
+        not normalised, and the input of gelu, z = normalize(x) @ A, for all rows and this rank's
+        columns, (T, H/n). The gathered rows are not saved: the backward pass gathers them again.
     Raises:
         ValueError: A does not have as many rows as x has columns, B does not have as many rows as A
             has columns, or B does not have as many columns as x.

@@ -30,6 +30,7 @@ IN_TURN = {"in_turn", "refilled"}
 # message can show each argument with the name of the function's parameter at this position.
 IN_ORDER = {
     *OF_STUDENT,
+    "beside_experts",
     "beside_products",
     "followed_layers",
     "freed",
@@ -39,6 +40,7 @@ IN_ORDER = {
     "overwritten_after",
     "renewed_layers",
     "rests",
+    "saves",
     "swept",
     "with_timeline",
 } - IN_TURN

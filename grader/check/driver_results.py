@@ -144,6 +144,11 @@ def is_in_new_memory(found: Any) -> bool:
     return _truth(found, "own")
 
 
+def is_x_copied(found: Any) -> bool:
+    """Return whether the tuple ``saved`` begins with a copy of x, and not with x itself."""
+    return _truth(found, "x copied")
+
+
 def is_argument_kept(found: Any) -> bool:
     """Return whether the function keeps its argument in memory."""
     return _truth(found, "argument kept")

@@ -431,6 +431,17 @@ def require_no_gradient(run):
         )
 
 
+def require_no_copy_of_x(run):
+    """Fail if a rank saved a copy of x, and not x itself. The driver is ``saves``."""
+    copied = run.read(driver_results.is_x_copied, "whether x was copied")
+    for rank, is_copied in enumerate(copied):
+        run.require(
+            not is_copied,
+            f"rank {rank} saved a copy of x, so x is in memory twice. Put the tensor x itself into"
+            " saved, even if it is not contiguous.",
+        )
+
+
 def require_traffic(run, most, sentence, least=0):
     """Fail if a rank sends more than ``most`` bytes, or fewer than ``least``.
 

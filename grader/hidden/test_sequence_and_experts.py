@@ -11,13 +11,31 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import SETTLED, Tolerance, call, imports_note, on_gloo
-from grader.hidden.sequence_problem import MODULE, PairProblem, require_no_gradient, require_traffic
+from grader.hidden.few_operations import require_few_operations
+from grader.hidden.sequence_problem import (
+    MODULE,
+    PairProblem,
+    require_no_copy_of_x,
+    require_no_gradient,
+    require_traffic,
+)
 from grader.hidden.two_calls import in_turn, returns_both
 from grader.hidden.world_sizes import SIZES
 from grader.reference import sequence_pair
 
 MIB = 2**20
 SMALLER = 8  # in the second of two calls, half of the rows of x are divided by this number
+# A number of ranks, a dtype, and the bytes of a shard. One of these cases is drawn for the check of
+# the memory. A program may keep the gathered rows only on some numbers of
+# ranks, or in half precision. In half precision, the rows of all ranks take n/2 shards in float32.
+# In float64 they take n/4 shards; one more tensor (T/n, K) is allowed.
+# With larger shards, the hub would hold more bytes than it is allowed to hold.
+WEIGHED = [
+    (4, np.float32, 7 << 18),
+    (5, np.float32, 7 << 18),
+    (6, np.float32, 19 << 16),
+    (5, np.float64, 7 << 18),
+]
 NEARLY = Tolerance(1e-4, "small rows, whose normalisation is not exact")
 
 
@@ -58,12 +76,13 @@ def test_pair_forward(world, rng):
 @weight(0.25)
 @on_gloo
 def test_pair_saves(world, rng):
-    """sequence_parallel_forward saves this rank's rows of x and columns of z, and does not keep all
-    rows of x; its results require no gradient
+    """sequence_parallel_forward saves x itself, in any layout, and this rank's columns of z. It
+    keeps no rows of other ranks, and its results require no gradient
     """
     for n in SIZES:
         p = PairProblem(rng, n, rows=4, width=6, hidden=1)
-        (run,) = world(n, p.forward(driver="described"))
+        laid_out = PairProblem(rng, n, rows=4, width=6, hidden=1, mixed=True)
+        run, other = world(n, p.forward(driver="saves"), laid_out.forward(driver="saves"))
         p.has_saved(run, lambda r: driver_results.value(r)[1])
         # Judge this before the memory: a result that requires a gradient can keep much memory.
         require_no_gradient(run)
@@ -72,6 +91,8 @@ def test_pair_saves(world, rng):
         for rank, found in enumerate(kept):
             text = f"rank {rank}'s results keep {found} bytes alive; y, x and z need {most}."
             run.require(found <= most, f"{text} Is one of them a view of a larger tensor?")
+        for one in (run, other):
+            require_no_copy_of_x(one)
 
 
 @number("9.1")
@@ -93,7 +114,8 @@ def test_pair_backward(world, rng):
 @weight(0.25)
 def test_pair_traffic(world, rng):
     """sequence_parallel_forward sends the bytes of one all-reduce, and sequence_parallel_backward
-    sends 1.5 times as many bytes; the results of sequence_parallel_backward require no gradient
+    sends 1.5 times as many bytes, each with few operations; the results of
+    sequence_parallel_backward require no gradient
     """
     # The rows have fewer bytes than the weights, or more.
     shapes = {"rows": 8, "hidden": 20}, {"rows": 40, "hidden": 3}
@@ -107,8 +129,10 @@ def test_pair_traffic(world, rng):
         shard = p.bytes * (n - 1) / n
         sentence = f"One all-gather and one reduce-scatter send {2 * shard:.0f} bytes."
         require_traffic(forward, 2 * shard, sentence, least=2 * shard)
+        require_few_operations(forward, 2, "One all-gather and one reduce-scatter are enough.")
         sentence = f"Two all-gathers and one reduce-scatter send {3 * shard:.0f} bytes."
         require_traffic(backward, 3 * shard, sentence, least=3 * shard)
+        require_few_operations(backward, 3, "Two all-gathers and one reduce-scatter are enough.")
         require_no_gradient(of_backward)
 
 
@@ -116,16 +140,17 @@ def test_pair_traffic(world, rng):
 @weight(0.25)
 def test_pair_keeps_no_rows(world, rng):
     """Between the forward and the backward pass, a rank's process holds only the rank's own rows"""
-    n = 4
+    n, dtype, shard = WEIGHED[int(rng.integers(len(WEIGHED)))]
+    width = 4096
+    rows = shard // (width * np.dtype(dtype).itemsize)
     tiny = PairProblem(rng, n, rows=1, width=4, hidden=1)
-    p = PairProblem(rng, n, rows=56, width=4096, hidden=1)
+    p = PairProblem(rng, n, rows=rows, width=width, hidden=1, dtype=dtype)
     of_tiny, run, rest = world(
         n, tiny.forward(weighs=SETTLED), p.forward(driver="rests"), p.forward_rests()
     )
     of_tiny.values()
     p.has_y(run)
     rest.values()
-    shard = p.bytes // n
     for rank in range(n):
         rest.require_grown(rank, shard, "this rank's rows of y")
         grown = rest.grown_since(of_tiny, rank, at_most=1.2 * shard) or 0
@@ -137,7 +162,7 @@ def test_pair_keeps_no_rows(world, rng):
             " the rows again in the backward pass, and do not keep them."
         )
         # A right program keeps y and perhaps one more tensor: 2 shards. A program that keeps y and
-        # the gathered rows holds 5 shards, or 4 if it does not gather the rank's own rows. At most
+        # the gathered rows holds at least 5 shards, or 4 without the rank's own rows. At most
         # 1.2 shards are subtracted above. The limit of 2.6 shards and these 1.2 are together less
         # than 4. So a program that keeps the gathered rows fails, even if it took memory for no
         # reason in the first call.

@@ -69,6 +69,8 @@ DRIVERS: dict[str, Callable] = {
     "halves": schedules.halves,
     "freed": schedules.freed,
     "beside_products": schedules.beside_products,
+    "saves": sequence_and_experts.saves,
+    "beside_experts": sequence_and_experts.beside_experts,
     "rests": sequence_and_experts.rests,
     "there_and_back": sequence_and_experts.there_and_back,
     **timeline_programs.PROGRAMS,
