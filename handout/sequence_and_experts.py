@@ -221,7 +221,7 @@ def exchange_routes(choice: Tensor, experts: int) -> Routes:
     Raises:
         ValueError: a rank has less than one expert ("0 experts on each rank").
 
-    Traffic: one all-to-all of n·experts whole numbers. No token is sent.
+    Traffic: one all-to-all of n·experts whole numbers, which may be above 65,535. No token is sent.
 
     With 2 ranks with one expert each, and the choices [1, 1, 0] and [1]: rank 0 returns the order
     [2, 0, 1], sent [1, 2], received [1, 0] and arrived [0]. Rank 1 returns [0], [0, 1], [2, 1] and
@@ -293,18 +293,20 @@ def mixture_forward(
     Returns:
         ``(y, saved)``.
         y: the outputs of this rank's tokens, in their order, (N, D).
-        saved: ``(x, probabilities, routes, arrived, z, outputs)``, which the backward pass needs: x
-        itself; the probabilities of all experts, (N, E); what ``exchange_routes`` returned; the
-        tokens that arrived here, (M, D); z = arrived @ W, with the weight of each token's expert,
-        (M, D); and the outputs gelu(x @ W) that came back for this rank's tokens, in their order,
-        not yet multiplied by p, (N, D).
+        saved: ``(x, probabilities, routes, arrived, z, outputs)``, which the backward pass needs:
+        the same tensor x, not a copy of it; the probabilities of all experts, (N, E); what
+        ``exchange_routes`` returned; the tokens that arrived here, (M, D); z = arrived @ W, with
+        the weight of each token's expert, (M, D); and the outputs gelu(x @ W) that came back for
+        this rank's tokens, in their order, not yet multiplied by p, (N, D).
     Raises:
         ValueError: gate does not have as many rows as x has columns, or does not have n·e columns
             ("a gate of 3 columns does not fit 2 ranks with 2 experts each"), or a weight is not
             (D, D).
 
     It is possible that an expert, or all experts of a rank, get no tokens. Such a rank still takes
-    part in every collective.
+    part in every collective. An expert has no capacity: it computes all tokens that choose it.
+    Multiply a token only by the weight of its own expert, with a product of matrices, in both
+    passes. One check measures the processor time of both passes.
     Traffic: the counts are sent. Each token is sent once to its expert, and once back.
 
     With 1 rank, D = 1, gate [[1, -1]], weights [[2]] and [[3]], and x = [[1]]: the logits are 1 and

@@ -91,6 +91,7 @@ ALSO = {
         "grader/hidden/sequence_problem.py",
         "grader/hidden/two_calls.py",
         "grader/hidden/large_attention.py",
+        "grader/hidden/large_mixture.py",
         "grader/hidden/given_tensors.py",
         "grader/hidden/few_operations.py",
     ),
