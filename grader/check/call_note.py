@@ -25,7 +25,7 @@ OF_STUDENT = (
     "views",
 )
 # The arguments of these drivers are the arguments of several calls.
-IN_TURN = {"in_turn", "refilled"}
+IN_TURN = {"in_turn", "refilled", "refilled_copies"}
 # These drivers pass their positional arguments to the student's function in the same order. So the
 # message can show each argument with the name of the function's parameter at this position.
 IN_ORDER = {

@@ -104,7 +104,7 @@ def forward_runs(world, rng, n):
     inputs = [per_rank(*(p.arguments(stage) for stage in range(n))) for p in both]
     of_two = (
         call("pipeline_parallel.pipeline_forward", *inputs, driver=driver)
-        for driver in ("in_turn", "refilled")
+        for driver in ("in_turn", "refilled_copies")
     )
     calls = (
         p.forward(first, delays=late(n, n - 1) if p is made[0][0] else None) for p, first in made
@@ -348,7 +348,7 @@ def judge_two_passes(world, p, other):
         n,
         p.backward(driver="twice", delays=late(n, 0)),
         call("pipeline_parallel.pipeline_backward", *inputs, driver="in_turn"),
-        call("pipeline_parallel.pipeline_backward", *inputs, driver="refilled"),
+        call("pipeline_parallel.pipeline_backward", *inputs, driver="refilled_copies"),
     )
     doubles = [[2 * g for g in own] for own in p.gradients_of_stages]
     doubled = [

@@ -281,7 +281,7 @@ def test_second_call_gets_the_same_tensors_with_new_values():
     first, second = (
         ([torch.full((2, 2), float(value))], torch.full((2, 1), float(value))) for value in (1, 2)
     )
-    (view, (product,)), (later, (doubled,)) = drive("refilled", function, first, second)
+    (view, (product,)), (later, (doubled,)) = drive("refilled_copies", function, first, second)
     assert all(a is b for a, b in zip(*seen))
     assert (view.item(), later.item()) == (1, 2)
     assert (product.tolist(), doubled.tolist()) == ([[2], [2]], [[8], [8]])

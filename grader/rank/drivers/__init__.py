@@ -31,7 +31,7 @@ DRIVERS: dict[str, Callable] = {
     "emptied": calls.emptied,
     "described": calls.described,
     "twice": calls.twice,
-    "refilled": calls.refilled,
+    "refilled_copies": calls.refilled_copies,
     "stored": calls.stored,
     "kept_of_drawn": calls.kept_of_drawn,
     "metered": calls.metered,

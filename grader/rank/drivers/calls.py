@@ -82,20 +82,15 @@ def twice(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     return [function(*args, **kwargs) for _ in range(2)]
 
 
-def refilled(function: Callable, args: list, kwargs: dict, mark: Mark) -> list:
-    """Make two calls with the same tensors, whose values change in between; return both results.
+def refilled_copies(function: Callable, args: list, kwargs: dict, mark: Mark) -> list:
+    """Make calls as ``refilled`` does, and return copies of the results.
 
-    ``args`` holds the arguments of two calls. Before the second call, the values of its tensors are
-    written into those of the first call, as an optimizer changes weights in place. The results are
-    copied, because they may contain arguments.
+    Results may contain arguments, whose values the next call changes.
     """
-    first, second = args
-    result = copied(function(*first, **kwargs))
-    before = copied(first)
-    refill(first, second)
-    later = copied(function(*first, **kwargs))
-    refill(first, before)  # so that the arguments do not count as changed by the function
-    return [result, later]
+    before = copied(args[0])
+    results = refilled(lambda *each: copied(function(*each, **kwargs)), args, {}, mark)
+    refill(args[0], before)  # so that the arguments do not count as changed by the function
+    return results
 
 
 def refill(arguments: list, others: list) -> None:
