@@ -1464,7 +1464,7 @@ def all_gather""",
         "        if shape != (n * like.shape[0], *like.shape[1:]):",
         "        if tensor is None or tensor.numel() != n * like.numel():",
         {"hidden misuse[scatter]"},
-        "scatter(tensor=float32 (6, 2, 3), like=float32 (2, 6), root=0) on 3 ranks",
+        "expected a ValueError on every rank",
     ),
     Mutant(
         "scatter counts rows",
@@ -1813,7 +1813,7 @@ def all_gather""",
     return tensor.detach() if dist.get_rank() == root else received
 """,
         {"public the_eight_collectives[broadcast]", "hidden result_stands_alone[broadcast]"},
-        "rank 0 returned its input, or a view of it",
+        "returned its input, or a view of it",
     ),
     Mutant(
         "a scatter of all blocks to all ranks",
@@ -1839,7 +1839,7 @@ def all_gather""",
     total = all_gather(padded).view(n, -1).sum(0)
 """,
         {"hidden built_from_its_parts"},
-        "all-gather has 20 elements. The tensor with its padding has 10",
+        "Each rank must pass one block to the all-gather",
     ),
     Mutant(
         "an all-reduce that starts with one element before compute",

@@ -389,7 +389,7 @@ def train""",
         'raise ValueError(f"a batch of {len(batch)} is not divisible by {n} ranks")',
         'raise ValueError("the batch does not divide")',
         {"public shard_batch", "hidden shard_batch_misuse"},
-        "ValueError does not mention 10, nor 3",
+        "ValueError does not mention",
     ),
     Mutant(
         "the rows of the next rank",
@@ -1058,7 +1058,7 @@ def train""",
             optimizer.step()
 """,
         {"hidden train_weights", "hidden train_state", "hidden train_losses"},
-        "training ended after step 3 of 5",
+        "training ended after step 3 of",
     ),
     Mutant(
         "no step from the fifth on",
@@ -1069,7 +1069,7 @@ def train""",
             optimizer.step()
 """,
         {"hidden train_weights", "hidden train_state"},
-        "training ended after step 4 of 5",
+        "training ended after step 4 of",
     ),
     Mutant(
         "training works on contiguous copies of the weights",
