@@ -223,8 +223,13 @@ def judge_several_steps(world, p, other):
     then = per_rank(*([made[s], *other.arguments(s)] for s in range(n)))
     (run,) = world(n, p.run(made, times=2, then=then, refilled=True))
     second = "the second step's gradients were added to the first's"
+    # For example weight.grad: the fourth step has the same weights, and changes these tensors again.
+    same = f"{second}, in the same tensors. Each step must return new tensors"
     expected = p.gradients_of_stages
-    doubled = [{second: [2 * g for g in own]} | known for known, own in zip(p.mistakes(), expected)]
+    doubled = [
+        {second: [2 * g for g in own], same: [2 * g + o for g, o in zip(own, others)]} | known
+        for known, own, others in zip(p.mistakes(), expected, other.gradients_of_stages)
+    ]
     later = [{OVERWRITTEN: own} for own in other.gradients_of_stages]
     outdated = [{OUTDATED: own} for own in expected]
     outdated_loss = {OUTDATED: p.cast(p.loss)}

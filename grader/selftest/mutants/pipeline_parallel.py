@@ -794,7 +794,7 @@ MUTANTS = [
         """    outputs, saved, sends = [], pipeline_forward.__dict__.setdefault("saved", []), []
 """,
         {"hidden forward_saves"},
-        "expected a list of length 1, got a list of length 4",
+        "[micro-batch][layer][x or z], is wrong: expected a list of length",
     ),
     Mutant(
         "an output is kept, and overwritten by the next call's",
@@ -1281,7 +1281,7 @@ MUTANTS = [
     losses = []
 """,
         {"hidden run_schedule_twice"},
-        "the second step's gradients were added to the first's",
+        "the second step's gradients were added to the first's, in the same tensors",
     ),
     Mutant(
         "a run uses its schedule up",
