@@ -2344,10 +2344,10 @@ def split_layers(""",
         known = [make(*own) for make in (gpipe_schedule, one_forward_one_backward_schedule)]
         kinds = [[kind for kind, _ in actions] for actions in [schedule, *known]]
         if kinds[0] not in kinds[1:]:
-            raise NotImplementedError(f"the schedule {schedule}")
+            raise RuntimeError(f"an unknown schedule: {schedule}")
     stage, last_stage""",
         {"hidden run_other_legal_schedules"},
-        "NotImplementedError",
+        "raised RuntimeError: an unknown schedule",
     ),
     Mutant(
         "what is sent and received starts together only with some numbers of micro-batches",
