@@ -214,6 +214,10 @@ def swept(rows, *names: str) -> CallResult:
     return call_result("benchmarking.sweep", [rows], marks(0, *names))
 
 
+# the collectives, the sizes and the results of twelve runs
+TWELVE = (["reduce", "gather", "broadcast"], [8, 16, 24, 32], [(1.0, 0)] * 12)
+
+
 def test_repeated_runs_are_counted():
     run = swept(ROWS, *["run reduce 1000000000"] * 2, "row", *["run reduce 1000000000"] * 2, "row")
     asked, answers = [("reduce", 10**9)] * 2, [(1.0, 0), (2.0, 0)]
@@ -254,6 +258,7 @@ def test_wrong_row_of_a_repeated_size_is_told_by_its_number():
 )
 def test_sweep_that_is_not_lazy_names_the_first_late_row(order, words, monkeypatch):
     monkeypatch.setattr(test_sweep, "require_rows", lambda *_: None)
+    monkeypatch.setattr(test_sweep, "table", lambda rng: TWELVE)
     run = swept([], *order)
     rng = np.random.default_rng(0)
     assert words in told(test_sweep.test_sweep_is_lazy, lambda n, request: [run], rng)
@@ -261,6 +266,7 @@ def test_sweep_that_is_not_lazy_names_the_first_late_row(order, words, monkeypat
 
 def test_sweep_that_is_lazy_passes(monkeypatch):
     monkeypatch.setattr(test_sweep, "require_rows", lambda *_: None)
+    monkeypatch.setattr(test_sweep, "table", lambda rng: TWELVE)
     run = swept([], *["run", "row"] * 12)
     rng = np.random.default_rng(0)
     test_sweep.test_sweep_is_lazy(lambda n, request: [run], rng)
