@@ -37,12 +37,12 @@ def memory(world, rng, n, *makers, dtype, most=None):
             p = PipelineProblem(rng, n, m, rows, width=8, layers=5 * n, dtype=dtype)
             made.append((p, renamed(rng, [maker(s, n, m) for s in range(n)])))
     runs = world(n, *(p.run(stages) for p, stages in made))
-    unit = float(np.finfo(dtype).eps)
+    eps = float(np.finfo(dtype).eps)
     for run, (p, _) in zip(runs, made):
         run.returns(
             *p.gradients_of_stages,
             # The checks of memory are not about rounding errors, so they allow more of them.
-            tolerance=Tolerance(10_000 * unit, "up to 20 layers, and sums over 4,000 rows"),
+            tolerance=Tolerance(10_000 * eps, "up to 20 layers, and sums over 4,000 rows"),
             select=lambda r: driver_results.value(r)[1],
             label=GRADIENTS,
             known_mistakes=p.mistakes,

@@ -223,7 +223,7 @@ def judge_several_steps(world, p, other):
     then = per_rank(*([made[s], *other.arguments(s)] for s in range(n)))
     (run,) = world(n, p.run(made, times=2, then=then, refilled=True))
     second = "the second step's gradients were added to the first's"
-    # For example weight.grad: the fourth step has the same weights, and changes these tensors again.
+    # For example weight.grad: the fourth step has the same weights, and changes it again.
     same = f"{second}, in the same tensors. Each step must return new tensors"
     expected = p.gradients_of_stages
     doubled = [

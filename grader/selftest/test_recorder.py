@@ -30,6 +30,8 @@ NOT_RECORDED = {
     "c10d::check_for_nan": "it looks at a tensor, and sends nothing",
     "_c10d_functional::wait_tensor": "it waits for an operation that is recorded",
     "_c10d_functional_autograd::": "each calls its namesake in _c10d_functional",
+    "c10d_functional::": "each calls its namesake in _c10d_functional",
+    "_c10d_functional::_wrap_tensor_autograd": "it wraps a tensor, and sends nothing",
     "symm_mem::": "they need GPUs, and results on GPUs give no points",
 }
 
@@ -507,6 +509,8 @@ def test_rare_functional_operators_are_recorded(submit, line, kinds):
 
 def communicating() -> dict[str, set[str]]:
     """Return the arguments of each operator that communicates, or may do so."""
+    import torch.distributed._functional_collectives  # noqa: F401  # registers operators
+
     operators = {
         schema.name: {argument.name for argument in schema.arguments}
         for schema in torch._C._jit_get_all_schemas()
