@@ -5,6 +5,7 @@ Each small program below runs on real ranks. It gets ``x``, six float32, and its
 line that communicates ends in ``# here``.
 """
 
+import importlib
 import textwrap
 
 import numpy as np
@@ -509,8 +510,7 @@ def test_rare_functional_operators_are_recorded(submit, line, kinds):
 
 def communicating() -> dict[str, set[str]]:
     """Return the arguments of each operator that communicates, or may do so."""
-    import torch.distributed._functional_collectives  # noqa: F401  # registers operators
-
+    importlib.import_module("torch.distributed._functional_collectives")  # registers operators
     operators = {
         schema.name: {argument.name for argument in schema.arguments}
         for schema in torch._C._jit_get_all_schemas()
