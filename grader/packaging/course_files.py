@@ -73,6 +73,9 @@ ALSO = {
         "grader/hidden/two_calls.py",
         "grader/hidden/sharded_evidence.py",
         "grader/hidden/sharded_problem.py",
+        "grader/hidden/large_model.py",
+        "grader/hidden/renewed_layers.py",
+        "grader/hidden/zero_in_turn.py",
         "grader/hidden/given_tensors.py",
     ),
     "schedules": (
