@@ -300,6 +300,7 @@ def averages(run, made, of=lambda value: value, otherwise=""):
 
     ``of`` picks the gradients, [pass][parameter], in a result. ``otherwise`` is added to the
     message if no mistake is known that gives the wrong gradients.
+
     If no rank has a gradient of a parameter, the parameter's average gradient may be zeros or None.
     The gradient of a frozen parameter must be None.
     """

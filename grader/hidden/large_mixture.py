@@ -13,10 +13,10 @@ EACH, ROWS, WIDTH = 8, 96, 256  # experts of a rank, tokens of a rank, columns o
 TIMES = 3  # the fastest of these runs counts
 # The driver computes only the products of the experts. A rank may take this many times as long: it
 # also sorts, sends, and multiplies by the gate. On a machine with a load of 15 on 2 cores, right
-# programs took 3.5 to 4.7 times as long, and programs in which each expert computes all tokens
-# with elementwise products took 62 to 87 times. The limit leaves room for a loop
-# over tokens. It does not catch a program in which each expert computes all tokens with fast
-# products outside of torch.
+# programs took 3.5 to 4.7 times as long. Programs in which each expert computes all tokens with
+# elementwise products took 62 to 87 times as long. The limit leaves room for a loop over tokens. It
+# does not catch a program in which each expert computes all tokens with fast products outside of
+# torch.
 MOST = 25
 
 

@@ -30,7 +30,7 @@ def memory(world, rng, n, *makers, dtype, most=None):
     """
     made = []
     for maker in makers:
-        few = int(rng.integers(4, 8))  # as many as stages, so that the warm-up is complete
+        few = int(rng.integers(4, 8))  # at least as many as stages: a complete warm-up
         for m in (few, most or few + int(rng.integers(8, 11))):
             # With both dtypes, a message has the same number of bytes.
             rows = 256 // np.dtype(dtype).itemsize
@@ -220,16 +220,14 @@ def growth_of_tensors(world, rng, n, dtype, more):
     """Return a run, and a sentence if tensors take more memory with more micro-batches.
 
     The longer run has ``MOST + more`` micro-batches. The sentence is empty if the memory does not
-    grow. For each part of a run, take the smallest
-    number of bytes alive. So it makes no difference if a message is under way a little longer than
-    other messages.
+    grow. For each part of a run, take the smallest number of bytes alive. So it makes no difference
+    if a message is under way a little longer than other messages.
     """
     # GPipe is left out: a stage may be far ahead of the stage that receives its gradients, and a
     # message that is under way cannot be freed.
     m = MOST + more
     (runs,) = memory(world, rng, n, one_forward_one_backward, dtype=dtype, most=m)
-    (few, of_few_batches), (run, p) = runs
-    m_few = of_few_batches.m
+    (few, p_few), (run, p) = runs
     for rank in range(p.n):
         of_few, alive = ([e.alive for e in r.ledger(rank) if e.kind == PRODUCT] for r in (few, run))
         early, late = (
@@ -237,8 +235,8 @@ def growth_of_tensors(world, rng, n, dtype, more):
             for begin, end in (EARLY, LATE)
         )
         # Stage 0 may have copied its batch.
-        batch = (m - m_few) * p.message if rank == 0 else 0
-        with_few = max(of_few) + batch, f"with {m_few} micro-batches, at most {max(of_few)}"
+        batch = (m - p_few.m) * p.message if rank == 0 else 0
+        with_few = max(of_few) + batch, f"with {p_few.m} micro-batches, at most {max(of_few)}"
         at_first = early, f"early in a run of {m} micro-batches, at least {early}"
         at_last = late, f"late in a run of {m} micro-batches, at least {late}"
         for (less, what), (more, other), likely in (

@@ -61,7 +61,9 @@ def require_sent_before_next(run, stage, n):
     """
     ledger, spans, due = run.ledger(stage), run.spans(stage), 0
     for span, following in zip(spans, spans[1:]):
-        due += stage < n - 1 if span.kind == "forward" else stage > 0
+        sends_on = stage < n - 1 if span.kind == "forward" else stage > 0
+        if sends_on:
+            due += 1
         begun = (
             place
             for place, entry in enumerate(ledger)

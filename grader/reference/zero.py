@@ -76,7 +76,7 @@ ONLY_RATE = (
 )
 OLD_STATE = (
     "the step used the moments that AdamW had before the check replaced them in"
-    " self.optimizer.state. The moments of a shard belong only into this state"
+    " self.optimizer.state. Keep the moments of a shard only there"
 )
 OLD_STATE_OF_OTHERS = (
     "the shards of the other ranks were updated with moments that their owners no longer have. A"

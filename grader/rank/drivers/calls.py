@@ -48,12 +48,10 @@ def refilled(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 
 
 def _refilled(turns: list) -> Iterator[list]:
-    first = turns[0]
-    for turn in turns:
-        for tensor, values in zip(tensors_in(first), tensors_in(turn), strict=True):
-            if tensor is not values:
-                tensor.detach().copy_(values.detach())
-                tensor.grad = None
+    first, *others = turns
+    yield first
+    for turn in others:
+        refill(first, turn)
         yield first
 
 
@@ -94,10 +92,14 @@ def refilled_copies(function: Callable, args: list, kwargs: dict, mark: Mark) ->
 
 
 def refill(arguments: list, others: list) -> None:
-    """Write the values of the other arguments' tensors into the tensors of the arguments."""
+    """Write the values of the other arguments' tensors into the tensors of the arguments.
+
+    The ``grad`` of these tensors becomes None.
+    """
     with torch.no_grad():
-        for tensor, other in zip(tensors_in(arguments), tensors_in(others)):
+        for tensor, other in zip(tensors_in(arguments), tensors_in(others), strict=True):
             tensor.copy_(other)
+            tensor.grad = None
 
 
 def copied(value: Any) -> Any:

@@ -140,10 +140,9 @@ def interleaved_passes(buckets_class: type, args: list, kwargs: dict, mark: Mark
     other = {name[len(prefix) :]: v for name, v in kwargs.items() if name.startswith(prefix)}
     first: list = []
     second: list = []
-    models = _passes(buckets_class, kwargs, mark, first), _passes(
-        buckets_class, other, mark, second
-    )
-    for _ in zip_longest(*models):
+    of_first = _passes(buckets_class, kwargs, mark, first)
+    of_second = _passes(buckets_class, other, mark, second)
+    for _ in zip_longest(of_first, of_second):
         pass
     return first, second
 
