@@ -188,7 +188,8 @@ def require_sums_in_time(run, layers, layer_bytes):
             continue
         brought, summed = 0.0, 0.0
         total = sum(o.traffic for o, gathers in zip(done, is_gather) if gathers)
-        last = layers - 1 - (total < 2 * layers * one - 0.5)  # the first layer that comes again
+        keeps_last = total < 2 * layers * one - 0.5
+        last = layers - 2 if keeps_last else layers - 1  # the first layer that comes again
         for operation, gathers in zip(done, is_gather):
             layer = last - int((brought + 0.5) // one - layers)
             waiting = layers - layer - 2 - summed / one
@@ -199,8 +200,10 @@ def require_sums_in_time(run, layers, layer_bytes):
                 " arrays? Reduce-scatter the gradient of each layer before you go on."
             )
             run.require(not gathers or layer > last or waiting * one <= 0.5, text)
-            brought += operation.traffic * gathers
-            summed += operation.traffic * (not gathers)
+            if gathers:
+                brought += operation.traffic
+            else:
+                summed += operation.traffic
 
 
 def _gathers(operations, layers, one):

@@ -153,11 +153,6 @@ def causal_steps(rank, n, is_backward):
     return 2 * blocks  # one tensor for keys and one for values
 
 
-# If a rank holds too many tensors, but at most ``FAR`` times the limit, the measurement is
-# repeated, up to ``MORE_RUNS`` times. One measurement without too many tensors is enough. A
-# submission that collects keys and values holds twice the limit, and fails immediately. Otherwise a
-# submission that collects them only in some runs, drawn at random, could pass in a repeated
-# measurement.
 # The meter counts a rank's tensors in a call with ``MANY`` ranks. Each tensor (T/n, d) has ``SIDE``
 # rows and columns, so it is as large as a block of scores. The vectors (T/n,), which the docstrings
 # do not mention, may take as much as one more such tensor.
@@ -191,6 +186,11 @@ def require_few_alive(world, rng):
             run.require(alive <= MOST_ALIVE[way], text)
 
 
+# If a rank holds too many tensors, but at most ``FAR`` times the limit, the measurement is
+# repeated, up to ``MORE_RUNS`` times. One measurement without too many tensors is enough. A
+# submission that collects keys and values holds twice the limit, and fails immediately. Otherwise a
+# submission that collects them only in some runs, drawn at random, could pass in a repeated
+# measurement.
 MORE_RUNS = 2
 FAR = 1.5
 

@@ -26,10 +26,10 @@ from grader.reference import sequence_pair
 MIB = 2**20
 SMALLER = 8  # in the second of two calls, half of the rows of x are divided by this number
 # A number of ranks, a dtype, and the bytes of a shard. One of these cases is drawn for the check of
-# the memory. A program may keep the gathered rows only on some numbers of
-# ranks, or in half precision. In half precision, the rows of all ranks take n/2 shards in float32.
-# In float64 they take n/4 shards; one more tensor (T/n, K) is allowed.
-# With larger shards, the hub would hold more bytes than it is allowed to hold.
+# the memory. A program may keep the gathered rows only on some numbers of ranks, or in half
+# precision. In half precision, the rows of all ranks take n/2 shards in float32. In float64 they
+# take n/4 shards; one more tensor (T/n, K) is allowed. With larger shards, the hub would hold more
+# bytes than it is allowed to hold.
 WEIGHED = [
     (4, np.float32, 7 << 18),
     (5, np.float32, 7 << 18),
