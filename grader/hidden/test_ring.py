@@ -17,7 +17,6 @@ from grader.hidden.collective_problem import (
     exact_numbers,
     in_forms,
     in_memory_order,
-    in_worlds,
     laid_out,
     many,
     some_shape,
@@ -56,7 +55,7 @@ def test_shift_right(world, rng):
             for xs, (_, _, layout) in zip(inputs, tensors)
         ]
         kept, results = two_calls_of(rng, n, dtypes[n], "shift_right", shifted)
-        *runs, last = in_worlds(world, n, [*requests, kept])
+        *runs, last = world(n, *requests, kept)
         for run, xs, (_, _, layout) in zip(runs, inputs, tensors):
             known = in_memory_order(xs, layout, shifted) if layout else [{}] * n
             if n > 2:
@@ -171,7 +170,7 @@ def _send_at_the_same_time(world, rng, function, n, right):
         )
         for xs, (late, (_, _, layout)) in zip(inputs, asked)
     ]
-    for run, xs, (late, _) in zip(in_worlds(world, n, requests), inputs, asked):
+    for run, xs, (late, _) in zip(world(n, *requests), inputs, asked):
         run.returns(*right(xs))
         # All ranks make a process group together, so they may have waited for the late rank there.
         if late < 0 or any(run.groups_made(rank) for rank in range(n)):
