@@ -1281,7 +1281,7 @@ MUTANTS = [
     losses = []
 """,
         {"hidden run_schedule_twice"},
-        "the second step's gradients were added to the first's, in the same tensors",
+        "the second step's gradients were added to the first's",
     ),
     Mutant(
         "a run uses its schedule up",
