@@ -113,6 +113,6 @@ def _ship() -> None:
             }
             tensors.decode([node], blob, torch.device("cpu"), lambda *_: None)
         tree = json.dumps({"tensor": "0", "leaf": False, "bool": False}).encode()
-        sealed = torch.from_numpy(sealing.sealed(np.frombuffer(tree, np.uint8), 1, 0))
+        sealed = torch.from_numpy(sealing.sealed(np.frombuffer(tree, np.uint8), sealing.Stream(1)))
         for own in (torch.ones(2, 3, dtype=dtype), torch.ones(2, 3, dtype=dtype).t()):
             tensors.Sealed(sealed.clone(), {"0": own}, lambda *_: None).opened(1)

@@ -19,25 +19,26 @@ def new_key() -> int:
 
 
 class Stream:
-    """The random bytes for one tensor of a sealed argument, or for the argument's JSON text."""
+    """The random bytes for a sealed argument: for its JSON text, and then for each tensor."""
 
-    def __init__(self, key: int, number: int) -> None:
-        self.bits = np.random.Philox(key=[key, number])
+    def __init__(self, key: int) -> None:
+        self.bits = np.random.Philox(key=key)
 
     def next(self, count: int) -> np.ndarray:
         """Return the next ``count`` bytes, as uint8.
 
-        Only in the last call may ``count`` be no multiple of 8.
+        The bytes up to the next multiple of 8 are left out. So both ends must split a tensor at
+        multiples of 8 only.
         """
         return self.bits.random_raw(-(-count // 8)).view(np.uint8)[:count]
 
 
-def sealed(array: np.ndarray, key: int, number: int) -> np.ndarray:
+def sealed(array: np.ndarray, stream: Stream) -> np.ndarray:
     """Return a sealed copy of an array: contiguous, of the same shape, with unreadable bytes.
 
-    The bytes are combined with stream ``number`` of the key. Sealed booleans have the dtype uint8,
+    The bytes are combined with the next bytes of the stream. Sealed booleans have the dtype uint8,
     because torch changes a boolean other than 0 and 1 when it copies it.
     """
     own, is_bool = np.frombuffer(array.tobytes(), np.uint8), array.dtype == np.bool_
-    combined = own ^ Stream(key, number).next(len(own))
+    combined = own ^ stream.next(len(own))
     return combined.view(np.uint8 if is_bool else array.dtype).reshape(array.shape)

@@ -119,8 +119,9 @@ def encode(values: Sequence[Any], keys: Sequence[int | None] = ()) -> tuple[list
         own = list(arrays)[first:]
         name = str(len(arrays))
         arrays[name] = np.frombuffer(text, np.uint8)
-        for number, each in enumerate([name, *own]):
-            arrays[each] = sealing.sealed(arrays[each], key, number)
+        stream = sealing.Stream(key)
+        for each in (name, *own):
+            arrays[each] = sealing.sealed(arrays[each], stream)
         return {"sealed": name, "layouts": {each: layouts[each] for each in own}}
 
     trees = [
