@@ -535,7 +535,7 @@ MUTANTS = [
         "    block = torch.stack([k, v])\n    running_max =",
         "    scores, keys, values, output = [], k.contiguous(), v.contiguous(), 0\n    for step in range(n):\n        owner = (rank - step) % n\n        own = _scores(q, keys, owner, causal)\n        scores.append(own.fill_(-math.inf) if causal and owner > rank else own)\n        keys = _pass_on(keys) if step < n - 1 else keys\n    scores = torch.cat(scores, 1)\n    for step, weights in enumerate(scores.softmax(1).chunk(n, 1)):\n        output = output + weights @ values\n        values = _pass_on(values) if step < n - 1 else values\n    return output, scores.logsumexp(1)\n    block = torch.stack([k, v])\n    running_max =",
         {"hidden ring_memory"},
-        "Did you make a matrix of the scores of all keys",
+        "you make a matrix of the scores of all keys",
     ),
     mutant(
         "the backward pass collects keys and values first",
