@@ -52,5 +52,6 @@ def require_shard_alone(world, function, n=4, listed=False):
             f"according to the operating system, rank {rank}'s shard keeps {grown / MIB:.1f} MiB"
             f" alive, but {shard / MIB:.1f} MiB are enough. The full tensor has"
             f" {whole / MIB:.1f} MiB. Is the shard a view of a larger tensor or array? Return a"
-            " copy." + imports_note(tiny.own_growth(rank), shard),
+            " copy. (A long list of Python numbers also leaves memory in use.)"
+            + imports_note(tiny.own_growth(rank), shard),
         )

@@ -184,21 +184,26 @@ class PipelineProblem:
         for stage in stages:
             run.require_products(stage, passes * self.m * len(self.cut[stage]) * self.product)
 
-    def require_single_micro_batches(self, run):
+    def require_single_micro_batches(self, run, also_gradients=False):
         """Fail if a rank multiplied the rows of several micro-batches by a weight in one product.
 
-        The inner dimension of such a product is the width. A product for the gradient of a weight
-        may use several micro-batches. Its inner dimension is their number of rows. So the width
-        must not be a multiple of a micro-batch's rows.
+        The inner dimension of such a product is the width. For the gradient of a weight, it is the
+        number of rows. So the width must not be a multiple of a micro-batch's rows. If
+        ``also_gradients`` is True, also fail if a product for gradients uses several micro-batches.
+        One batched product may compute the gradients of several weights.
         """
         for rank in range(self.n):
-            products = (e for e in run.ledger(rank) if e.kind == PRODUCT and e.inner == self.width)
-            most = max((entry.amount for entry in products), default=0)
-            text = (
-                f"rank {rank} multiplied {most * self.rows // self.product} rows in one product; a"
-                f" micro-batch has {self.rows}. Multiply one micro-batch at a time."
+            products = [e for e in run.ledger(rank) if e.kind == PRODUCT]
+            rows = [e.amount * self.rows // self.product for e in products if e.inner == self.width]
+            if also_gradients:
+                large = (e for e in products if e.amount > self.product)
+                rows += [e.inner for e in large if e.inner != self.width]
+            most = max(rows, default=0)
+            run.require(
+                most <= self.rows,
+                f"rank {rank} multiplied {most} rows in one product; a micro-batch has {self.rows}."
+                " Multiply one micro-batch at a time.",
             )
-            run.require(most <= self.product, text)
 
     def mistakes(self):
         return pipeline_mistakes.pipeline_mistakes(

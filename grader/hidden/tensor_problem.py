@@ -153,8 +153,9 @@ class Problem:
         rule about columns, too. Then the message may name D, D/n or n, so no number is required.
         """
         wider = np.hstack([rows, rows[:, :1]])
-        yield ([[s[:, : 6 // self.n] for s in own] for own in self.shards], rows[:, :6]), (
-            "6",
+        narrow = 2 * self.n
+        yield ([[s[:, :2] for s in own] for own in self.shards], rows[:, :narrow]), (
+            str(narrow),
             "12",
         )
         yield (self.shards, rows[:, :7]), ()

@@ -62,7 +62,8 @@ def test_compute_does_not_wait(world, rng):
             )
             run.waits_for_nobody(
                 "the ranks waited for each other before compute began, so nothing overlaps."
-                " Call compute before wait()."
+                " Call compute before wait(), and before dist.new_group(), which also waits for"
+                " all ranks."
             )
             for rank in range(n):
                 began = run.marks(rank, "compute began")

@@ -10,7 +10,7 @@ import numpy as np
 from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
-from grader.check.api import PRODUCT, in_strict_order, on_gloo, per_rank
+from grader.check.api import in_strict_order, on_gloo, per_rank
 from grader.hidden.pipeline_memory import (
     drawn_dtypes,
     growth_of_tensors,
@@ -103,14 +103,7 @@ def require_step(run, problem):
             " action once, in the order of the schedule."
         )
         run.require(not recorded or recorded == schedule, text)
-        most = max((entry.amount for entry in run.ledger(rank) if entry.kind == PRODUCT), default=0)
-        text = (
-            f"rank {rank} multiplied {most * problem.rows // problem.product} rows in one product;"
-            " a micro-batch has"
-        )
-        run.require(
-            most <= problem.product, f"{text} {problem.rows}. Multiply one micro-batch at a time."
-        )
+    problem.require_single_micro_batches(run, also_gradients=True)
     run.keeps_inputs()
 
 

@@ -298,18 +298,13 @@ def _demand_meetings_of(run, rank, seen, warm_up):
 
 
 def _require_synchronized_before_barrier(run, rank, warm_up):
-    """Fail if a rank calls ``synchronize`` after a barrier, but not before this barrier.
+    """Fail if a rank calls ``synchronize`` after the last barrier before a call of the operation,
+    but not before this barrier.
 
     Also fail if the rank does not call ``synchronize`` between an exchange of times and the next
     timed call. Also fail if the rank never calls the operation, the barrier or ``synchronize``,
     because then there is no order to judge.
     """
-    # Since the last operation: whether the rank has called ``synchronize``, and whether it has
-    # called the barrier.
-    has_synchronized = has_met = False
-    # whether the device may still work on an exchange of times
-    is_exchanging = False
-    made = 0  # calls of the operation
     seen = events(run, rank)
     for name, function in (
         ("operation", "the operation"),
@@ -317,7 +312,11 @@ def _require_synchronized_before_barrier(run, rank, warm_up):
         ("synchronize", "synchronize"),
     ):
         run.require(name in seen, f"rank {rank} never called {function}.")
-    for event in seen:
+    begin = 0  # the position after the last call of the operation
+    # whether the device may still work on an exchange of times
+    is_exchanging = False
+    made = 0  # calls of the operation
+    for position, event in enumerate(seen):
         if event == "operation":
             run.require(
                 not is_exchanging or made < warm_up,
@@ -325,20 +324,28 @@ def _require_synchronized_before_barrier(run, rank, warm_up):
                 " call of the operation. On a GPU the exchange may still be running when the clock"
                 " starts. Before each barrier, call synchronize.",
             )
-            made += 1
-            has_synchronized = has_met = False
-        elif event.startswith("comm ") and event != "comm barrier":  # dist.barrier itself waits
-            is_exchanging = True
-        elif event == "barrier":
-            has_met = True
-        elif event == "synchronize":
             run.require(
-                has_synchronized or not has_met,
+                not _synchronizes_late(seen[begin:position]),
                 f"rank {rank} called synchronize after the barrier, and not before it. If the"
                 " rank's device is still busy, the rank starts late, and the other ranks measure"
                 " this delay, too. First call synchronize, then the barrier, then read the clock.",
             )
-            has_synchronized, is_exchanging = True, False
+            made, begin = made + 1, position + 1
+        elif event.startswith("comm ") and event != "comm barrier":  # dist.barrier itself waits
+            is_exchanging = True
+        elif event == "synchronize":
+            is_exchanging = False
+
+
+def _synchronizes_late(since):
+    """Return whether ``synchronize`` was called after the last barrier, but not before it.
+
+    ``since`` has the events between two calls of the operation.
+    """
+    if "barrier" not in since:
+        return False
+    last = len(since) - 1 - since[::-1].index("barrier")
+    return "synchronize" in since[last:] and "synchronize" not in since[:last]
 
 
 def require_exchange(run):

@@ -391,4 +391,23 @@ def fit_latency_bandwidth(sizes, seconds):
 """,
         base="naive",
     ),
+    Variant(
+        "a barrier of its own after the warm-up",
+        "benchmarking",
+        STOPWATCH + """
+    for _ in range(warm_up):
+        operation()
+    barrier()  # all ranks have warmed up
+    times = torch.zeros(iterations, dtype=torch.float64, device=device())
+    for i in range(iterations):
+        synchronize()
+        barrier()
+        start = clock()
+        operation()
+        synchronize()
+        times[i] = clock() - start
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    return Timing(statistics.median(times.tolist()), times.tolist())
+""",
+    ),
 ]

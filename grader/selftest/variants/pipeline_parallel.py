@@ -943,5 +943,21 @@ def _inbox(count, rows, like, source):
             yield buffer
 """ + WITH_INBOX,
     ),
+    Variant(
+        "one batched product for the gradients of all weights of a stage",
+        "pipeline_parallel",
+        """
+def _stage_backward(weights, saved, grad_y, totals):
+    inputs, grads = [], []
+    for weight, (x, z) in zip(weights[::-1], saved[::-1]):
+        inputs.append(x)
+        grads.append(torch.ops.aten.gelu_backward(grad_y, z))
+        grad_y = grads[-1] @ weight.T
+    gradients = torch.bmm(torch.stack(inputs).mT, torch.stack(grads))
+    for total, gradient in zip(totals[::-1], gradients):
+        total += gradient
+    return grad_y
+""",
+    ),
     Variant(IMPORTS_MORE, "pipeline_parallel", IMPORTS),
 ]
