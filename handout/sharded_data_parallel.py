@@ -183,8 +183,8 @@ def fully_sharded_step(shards: list[Tensor], x: Tensor) -> tuple[Tensor, list[Te
     copies. (When the backward pass begins, some checks write new values into shards of layers
     before the last two. The gradients must then be those of the new weights. Each layer's output
     stays the same.)
-    Traffic: each rank sends 3(n−1)/n times the bytes of the weights. You may keep the last layer
-    for the backward pass, but no other layer. The last layer is then gathered only once.
+    Traffic: each rank sends at most 3(n−1)/n times the bytes of the weights. You may keep the last
+    layer for the backward pass, but no other layer. The last layer is then gathered only once.
 
     With 2 ranks and one layer [[w]], w is on rank 0 and the padding on rank 1. If the local
     gradients are [[2]] and [[4]], rank 0 returns [3] and rank 1 returns [0].
@@ -225,8 +225,9 @@ def prefetched_step(
     communication, so here the limits are higher: beyond the shards and their gradients, 12 whole
     layers are allowed, and 6 until the first operation of the backward pass.
     Order: when you call ``layer_backward`` for layer l, the reduce-scatters of all layers from
-    l + 2 on have started. Gather from the tensors in ``shards``, as in ``fully_sharded_step``: some
-    checks write new values into them when the backward pass begins.
+    l + 2 on have started. (The order in ``fully_sharded_step`` does not apply here.) Gather from
+    the tensors in ``shards``, as in ``fully_sharded_step``: some checks write new values into them
+    when the backward pass begins.
     Traffic: as for ``fully_sharded_step``. Gather each layer with one ``all_gather`` of its shard,
     and average gradients with ``reduce_scatter``. You may replace these two by their variants that
     take one large tensor. Use no other communication.

@@ -266,8 +266,9 @@ class GradientBuckets:
         buckets now, with zeros for the missing gradients. Then all ranks start the same
         collectives. If no rank used a parameter, its ``grad`` may become zero or None. (DDP leaves
         None, and AdamW then skips the parameter. If ``grad`` is zero, AdamW still applies weight
-        decay.) A ``grad`` may be a view of its bucket. Afterwards the object is ready for the next
-        backward pass. Before that pass, the caller sets every ``grad`` to None.
+        decay.) A ``grad`` may be a view of its bucket, and the next backward pass may overwrite it.
+        Afterwards the object is ready for the next backward pass. Before that pass, the caller sets
+        every ``grad`` to None.
         """
         # BEGIN SOLUTION 3.5: GradientBuckets.wait
         while len(self.in_flight) < len(self.buckets):
