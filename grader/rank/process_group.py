@@ -100,6 +100,10 @@ class HubGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Do nothing, because the socket belongs to the rank and not to the group."""
 
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Refuse to collect operations, as gloo does."""
+        raise RuntimeError("Backend gloo does not implement startCoalescing")
+
     abort = shutdown
     supports_splitting = supports_coalescing = False
 

@@ -121,6 +121,13 @@ def to_oneself(x):
     except RuntimeError as error:
         return "Pair is not connected" in str(error)
 
+def coalesced(x):
+    try:
+        with dist._coalescing_manager(device=x.device):
+            dist.all_reduce(x)
+    except RuntimeError as error:
+        return str(error)
+
 def uneven_blocks(x):
     # rank r gets r + 1 elements
     n, r = size(), rank()
@@ -417,6 +424,12 @@ def test_tensors_that_are_not_contiguous_are_treated_alike(on_both, n):
 def test_nobody_sends_to_himself(on_both, n):
     gloo, hub = on_both(n, call("collectives.to_oneself", numbers(n, 2, 2)))
     assert gloo == hub == [[True] * n]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_operations_are_not_coalesced(on_both, n):
+    gloo, hub = on_both(n, call("collectives.coalesced", numbers(n, 3)))
+    assert gloo == hub == [["Backend gloo does not implement startCoalescing"] * n]
 
 
 @pytest.mark.long
