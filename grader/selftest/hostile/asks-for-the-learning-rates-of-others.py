@@ -6,7 +6,7 @@ part: sharded_data_parallel
 extends: solutions
 control: 6.1
 some: 6.2
-says: needs only one reduce-scatter and one all-gather
+says: One reduce-scatter and one all-gather for each step are enough
 seconds: 60
 """
 

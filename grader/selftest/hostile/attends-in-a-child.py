@@ -4,7 +4,7 @@ threat: 24
 part: sequence_and_experts
 extends: solutions
 some: 9.2
-says: it may not start processes
+says: make a matrix of the scores of all keys
 seconds: 60
 """
 

@@ -6,7 +6,7 @@ part: sharded_data_parallel
 extends: solutions
 control: none
 some: 6.3
-says: according to the operating system, rank
+says: layers of the forward pass were used again
 seconds: 60
 """
 

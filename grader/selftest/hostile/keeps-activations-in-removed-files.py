@@ -4,7 +4,7 @@ threat: 24
 part: pipeline_parallel
 extends: solutions
 some: 5.5
-says: does something still keep the values that its forward pass saved
+says: Does the stage keep received messages
 seconds: 60
 """
 

@@ -5,7 +5,7 @@ part: sharded_data_parallel
 control: 6.1
 extends: solutions
 some: 6.3
-says: according to the operating system
+says: Does a variable still hold a layer that was used before
 seconds: 90
 """
 

@@ -4,7 +4,7 @@ threat: 24
 part: data_parallel
 extends: solutions
 some: 3.5
-says: is wrong on every rank
+says: started no all-reduce before its backward pass came to the first layer
 seconds: 90
 """
 

@@ -5,7 +5,7 @@ part: sharded_data_parallel
 control: 6.1
 extends: solutions
 some: 6.4
-says: data that no rank has received yet
+says: layers of the forward pass were used again
 seconds: 90
 """
 

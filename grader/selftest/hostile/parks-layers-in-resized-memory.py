@@ -5,7 +5,7 @@ part: sharded_data_parallel
 control: 6.1
 extends: solutions
 some: 6.3
-says: data that no rank has received yet
+says: it had reduce-scattered
 seconds: 90
 """
 

@@ -4,7 +4,7 @@ threat: 24
 part: data_parallel
 extends: solutions
 some: 3.5
-says: had started 0 of 12 all-reduces
+says: send one all-reduce for each bucket, and nothing else
 seconds: 60
 """
 
