@@ -300,7 +300,7 @@ def test_backward_flows(world, rng):
 
     def make():
         # The saved tensors of more than 512 rows do not fit into a frame.
-        m = int(rng.integers(4, 7))
+        m = int(rng.integers(5, 7))
         p = large(rng, m, rows=512 // m)
         return p, [large(rng, 1).backward(), p.backward(driver="metered", clocks=True)]
 
