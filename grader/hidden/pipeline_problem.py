@@ -4,6 +4,7 @@ This module also has the ``require_…`` functions that the checks of part 5 sha
 """
 
 import statistics
+from math import ceil
 
 import numpy as np
 
@@ -190,19 +191,23 @@ class PipelineProblem:
         The inner dimension of such a product is the width. For the gradient of a weight, it is the
         number of rows. So the width must not be a multiple of a micro-batch's rows. If
         ``also_gradients`` is True, also fail if a product for gradients uses several micro-batches.
-        One batched product may compute the gradients of several weights.
+        But one batched product may compute the gradients of all weights of a stage.
         """
         for rank in range(self.n):
-            products = [e for e in run.ledger(rank) if e.kind == PRODUCT]
-            rows = [e.amount * self.rows // self.product for e in products if e.inner == self.width]
-            if also_gradients:
-                large = (e for e in products if e.amount > self.product)
-                rows += [e.inner for e in large if e.inner != self.width]
-            most = max(rows, default=0)
+            rows = [0]
+            for entry in run.ledger(rank):
+                if entry.kind != PRODUCT:
+                    continue
+                of_one_layer = ceil(entry.amount * self.rows / self.product)
+                if entry.inner == self.width:
+                    rows.append(of_one_layer)
+                elif also_gradients and entry.amount > self.product:
+                    rows += [entry.inner, ceil(of_one_layer / len(self.cut[rank]))]
+            most = max(rows)
             run.require(
                 most <= self.rows,
-                f"rank {rank} multiplied {most} rows in one product; a micro-batch has {self.rows}."
-                " Multiply one micro-batch at a time.",
+                f"rank {rank} multiplied at least {most} rows in one product; a micro-batch has"
+                f" {self.rows}. Multiply one micro-batch at a time.",
             )
 
     def mistakes(self):
@@ -298,7 +303,7 @@ def require_each_product_once(run, problem, ranks):
             run.require(entry.kind != SEND or done <= sent * needed, text)
 
 
-def large(rng, m=None, rows=None):
+def large(rng, m=None, most_rows=700):
     """Return a pipeline of two stages whose micro-batches take milliseconds to compute.
 
     By default there are 5 or 6 micro-batches, of about 128 rows each. With only 4 micro-batches, a
@@ -306,10 +311,10 @@ def large(rng, m=None, rows=None):
     for this, and ``uneven_work`` allows 3.5 times. With shorter computations, the system's count of
     processor time might not grow between sends. The weights are small: a rank has several copies of
     them, and a container has little memory. All saved tensors have to fit into a frame, so there
-    are at most 700 rows.
+    are at most ``most_rows`` rows in all.
     """
     m = m or int(rng.integers(5, 7))
-    rows = rows or min(int(rng.integers(120, 137)), 700 // m)
+    rows = min(int(rng.integers(120, 137)), most_rows // m)
     return PipelineProblem(
         rng, 2, m, rows=rows, width=int(rng.integers(496, 513)), layers=6, dtype=np.float32
     )

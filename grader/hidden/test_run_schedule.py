@@ -216,7 +216,8 @@ def judge_several_steps(world, p, other):
     then = per_rank(*([made[s], *other.arguments(s)] for s in range(n)))
     (run,) = world(n, p.run(made, times=2, then=then, refilled=True))
     second = "the second step's gradients were added to the first's"
-    # For example weight.grad: the fourth step has the same weights, and changes it again.
+    # A program may keep a total for each weight. The fourth step has the same weights, and adds to
+    # these totals again.
     same = f"{second}, in the same tensors. Each step must return new tensors"
     expected = p.gradients_of_stages
     doubled = [

@@ -100,12 +100,12 @@ class HubGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Do nothing, because the socket belongs to the rank and not to the group."""
 
+    abort = shutdown
+    supports_splitting = supports_coalescing = False
+
     def _start_coalescing(self, device: torch.device) -> None:
         """Refuse to collect operations, as gloo does."""
         raise RuntimeError("Backend gloo does not implement startCoalescing")
-
-    abort = shutdown
-    supports_splitting = supports_coalescing = False
 
     # ——— operations
 

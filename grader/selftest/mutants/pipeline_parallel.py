@@ -59,6 +59,17 @@ GRADIENTS_FIRST = """    early = []
         elif stage == last_stage:
             grad_y = grad_loss[i * rows : (i + 1) * rows]"""
 
+# a backward pass of run_schedule that leaves the gradients of the weights to the last pass
+LATE_GRADIENTS = """                grad_x, pairs = grad_y, []
+                for weight, (own_x, z) in zip(weights[::-1], alive.pop(i)[::-1]):
+                    pairs.insert(0, (own_x, torch.ops.aten.gelu_backward(grad_x, z)))
+                    grad_x = pairs[0][1] @ weight.T
+                late = alive.setdefault(-1, [])
+                late.append(pairs)
+                if len(late) == num_micro_batches:
+                    for total, *of_layer in zip(totals, *late):
+                        xs, grads = zip(*of_layer)"""
+
 MUTANTS = [
     Mutant(
         "the last stage takes the remainder",
@@ -1282,6 +1293,41 @@ MUTANTS = [
 """,
         {"hidden run_schedule_twice"},
         "the second step's gradients were added to the first's",
+    ),
+    Mutant(
+        "a total is kept for each first weight, and each run adds to it",
+        "pipeline_parallel",
+        """    totals = [torch.zeros_like(weight) for weight in weights]
+    losses = []
+""",
+        """    kept = run_schedule.__dict__.setdefault("totals", {})
+    totals = kept.setdefault(weights[0].data_ptr(), [torch.zeros_like(w) for w in weights])
+    losses = []
+""",
+        {"hidden run_schedule_twice"},
+        "the second step's gradients were added to the first's, in the same tensors",
+    ),
+    Mutant(
+        "one product for the gradients of all micro-batches",
+        "pipeline_parallel",
+        """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+""",
+        LATE_GRADIENTS + """
+                        total.addmm_(torch.cat(xs).T, torch.cat(grads))
+""",
+        {"hidden run_schedule"},
+        "rows in one product; a micro-batch has",
+    ),
+    Mutant(
+        "one batched product for the gradients of all micro-batches",
+        "pipeline_parallel",
+        """                grad_x = _stage_backward(weights, alive.pop(i), grad_y, totals)
+""",
+        LATE_GRADIENTS + """
+                        total += torch.bmm(torch.stack(xs).mT, torch.stack(grads)).sum(0)
+""",
+        {"hidden run_schedule"},
+        "rows in one product; a micro-batch has",
     ),
     Mutant(
         "a run uses its schedule up",
