@@ -121,7 +121,7 @@ def left_open(report: WorldReport, call: int, rank: int) -> list[Operation]:
 
 
 def _marked(trail: list, call: int, form: re.Pattern) -> Iterator[tuple[str, Operation]]:
-    """Yield a pair for each mark of this form: the hazard, and the operation that it is about."""
+    """Yield a pair for each mark of this form in a call: what is wrong, and the operation."""
     for mark in trail:
         if isinstance(mark, Mark) and mark.call == call and (read := form.fullmatch(mark.name)):
             what, kind, number = read.groups()

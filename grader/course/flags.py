@@ -85,9 +85,9 @@ def _mistakes(found: Sequence[MessageCluster]) -> dict[tuple[str, str], str]:
 
 
 def _wrong(item: Item) -> Flag | None:
-    """Return a flag if the correlation with all other checks is near zero or negative.
+    """Return a flag if the correlation of a check with all other checks is near zero or negative.
 
-    Return None if fewer than the share STRONG_FAIL of the strongest submissions fail the check.
+    Return None if the share of the strongest submissions that fail the check is below STRONG_FAIL.
     """
     r, passed = item.correlation, int(item.passed.sum())
     if r is None or min(passed, item.count - passed) < FAIL_OR_PASS:

@@ -167,7 +167,7 @@ def _values(
         sentence = f"{where} {list(at)}: expected {wanted}, got {found}; {count}"
     values = ""
     if got.size > 1:
-        # Begin with the first entry, unless the first wrong entry would not be shown.
+        # Begin with the first entry if this shows the first wrong entry. Otherwise begin later.
         first = int(wrong.argmax())
         begin = 0 if first < MAX_VALUES else min(first - AHEAD, got.size - MAX_VALUES)
         shown = slice(begin, begin + MAX_VALUES)

@@ -1,7 +1,7 @@
-"""Explains why a message is missing, or why no rank receives a message.
+"""Explains why a receive gets no message, or why no rank receives a message.
 
-There are two causes. Two ranks start different numbers of sends and receives for each other, or an
-earlier receive of the same rank took the message.
+There are two causes. Two ranks start different numbers of sends and receives for each other. Or an
+earlier receive of the waiting rank took the message.
 """
 
 from collections.abc import Callable
@@ -78,8 +78,8 @@ def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation
     if waits.kind == "send":
         sentence = (
             f"rank {rank} started {count} sends to rank {peer} ({started}), but rank {peer} started"
-            f" only {_counted(len(others), 'receive')} from rank {rank} ({got}) before its"
-            " function returned."
+            f" only {_counted(len(others), 'receive')} from rank {rank} ({got}) before the"
+            f" function of rank {peer} returned."
         )
     elif peer is None:
         sentence = (
@@ -89,8 +89,8 @@ def unequal_counts(report: WorldReport, waiting: list[Waiting], waits: Operation
     else:
         sentence = (
             f"rank {rank} started {count} receives from rank {peer} ({started}), but rank {peer}"
-            f" sent only {_counted(len(others), 'message')} to rank {rank} ({got}) before its"
-            " function returned."
+            f" sent only {_counted(len(others), 'message')} to rank {rank} ({got}) before the"
+            f" function of rank {peer} returned."
         )
     if not all(pair.is_certain for pair in pairs):
         return [likely_line(sentence)]

@@ -22,8 +22,8 @@ BOUNDS = [
     (
         ("Function not implemented",),
         (
-            "A rank may not make memory or keys that belong to no process: memfd_create, shmget,"
-            " add_key."
+            "A rank may make memory or keys only if they belong to its process. It may not call"
+            " memfd_create, shmget or add_key."
         ),
     ),
     (

@@ -142,8 +142,8 @@ def _concluded(limit: Limit, earlier: list[Earlier], told: list[Past]) -> list[P
     """Return for each earlier submission whether it was graded.
 
     If the autograder failed, the submission was not graded. Otherwise ``told`` decides. If ``told``
-    does not have the submission, it counts as graded unless the limit was used up before it.
-    Submissions that are still being graded are left out, unless ``told`` has them.
+    lacks the submission, it counts as graded if the earlier submissions did not use up the limit.
+    Submissions that ``told`` lacks, and that are still being graded, are left out.
     """
     window, found = timedelta(hours=limit.hours), []
     graded_at: list[datetime] = []

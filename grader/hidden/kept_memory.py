@@ -7,7 +7,7 @@ array of NumPy does not show how large this array is.
 from grader.check.api import SETTLED, call, imports_note
 
 MIB = 2**20
-# For each number of ranks: the bytes of a shard. The memory of all ranks together is similar.
+# World size → bytes of a shard. All ranks together take similar memory for each world size.
 SHARDS = {2: 12 * MIB, 3: 8 * MIB, 4: int(4.5 * MIB)}
 SLACK = 4.5 * MIB  # more than the other memory of a rank ever grows or shrinks in a call
 

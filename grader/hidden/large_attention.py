@@ -8,7 +8,7 @@ from grader.reference import attention
 
 MIB = 2**20
 MOST_BLOCKS = 5  # blocks of scores at a time, as the docstring of ring_attention_forward says
-OWN_BLOCKS = 3.5  # the memory of queries, keys, values, sums and the network, in such blocks
+OWN_BLOCKS = 3.5  # the memory of queries, keys, values, sums and the network, in blocks of scores
 # A rank may hold this many tensors (T/n, d) in addition to its arguments when it communicates.
 # The functions' docstrings allow 8 forward and 12 backward. Messages take about 5 more, in the
 # buffers of the network, and inherited memory that a rank writes to takes about 2. We measured 7 to

@@ -94,8 +94,8 @@ def last_first(timelines):
 def shuffled(rng, timelines):
     """Return the timelines with the spans of each stage in a drawn order.
 
-    The first and the last span come neither first nor last. If a stage has at least six spans, they
-    come neither second nor last but one, either.
+    The spans at the two ends of a stage get no place at an end. If a stage has at least six spans,
+    they get no place next to an end, either.
     """
     made = []
     for own in timelines:

@@ -349,7 +349,7 @@ def _synchronizes_late(since):
 
 
 def require_exchange(run):
-    """Fail if a rank has not communicated, unless the world has only one rank.
+    """Require that each rank has communicated, if the world has several ranks.
 
     Without communication, a rank cannot know how long the slowest rank took.
     """

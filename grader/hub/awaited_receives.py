@@ -30,7 +30,10 @@ MAX_RESTLESS = 500_000_000  # nanoseconds of processor time
 
 @dataclass
 class AwaitedReceives:
-    """Withholds messages until their receivers are at rest. A rank is in one call at a time."""
+    """Withholds messages until their receivers are at rest.
+
+    A rank is in only one call at a time, so the fields do not name the call.
+    """
 
     # undelivered receive, as (rank, number) → its answer, or None if there is no answer yet; the
     # receives of a rank are in the order of issue

@@ -344,7 +344,7 @@ class Hub:
             self.answers.write(rank, {"to": number})
 
     def _on_wait(self, rank: int, frame: frames.Frame) -> None:
-        """Record that all threads of a rank wait, unless one of them has got its answer meanwhile.
+        """Record that all threads of a rank wait. Record nothing if one of them can already go on.
 
         Write the answers that were withheld until this wait. If the frame also holds steps of the
         rank's program, pass the steps on to the judge. Raises FrameError if the frame is not

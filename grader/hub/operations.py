@@ -1,4 +1,4 @@
-"""Takes the operations of ranks, and the bytes of their sends."""
+"""Receives the operations that ranks issue, and the bytes of their sends."""
 
 from collections.abc import Callable
 from time import monotonic_ns

@@ -182,8 +182,8 @@ class Weighing:
         if not memory:
             return None
         # ``CallMeasurements.grown`` subtracts the overwritten memory of a call's first measurement,
-        # so the first measurement needs it. A look between operations does not measure it. But if
-        # there was such a look, it was the first measurement, and this one may do without.
+        # so the first measurement needs it. A look between operations does not measure it. But
+        # after such a look, this measurement is not the first one, and does not need it.
         is_drawn = not kept.is_measured or CHANCE.random() < OVERWRITTEN_CHANCE
         overwritten = self._overwritten(rank) if is_drawn else 0
         growth = Growth(operations, memory - self.starts[rank].own, overwritten, in_network)

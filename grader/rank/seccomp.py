@@ -169,7 +169,7 @@ ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
 
 def refuse_uncharged_memory() -> bool:
-    """Refuse memory that the kernel counts for no process. Return whether that works here.
+    """Refuse memory that the kernel counts for no process. Return whether this kernel does so.
 
     The refusal applies to this process and to all processes that it starts. Also refuse
     ``PR_SET_DUMPABLE``, with which a process could hide its open files from the process that
@@ -189,7 +189,7 @@ def refuse_uncharged_memory() -> bool:
 
 
 def refuse_connections() -> bool:
-    """Refuse system calls that could reach another process. Return whether that works here.
+    """Refuse system calls that could reach another process. Return whether this kernel does so.
 
     These are the calls in ``CONNECTING``, and some operations of other calls. The descriptors that
     are already open can still be used. A new process may not have a namespace of its own. A filter
@@ -232,7 +232,7 @@ def refuse_connections() -> bool:
 
 
 def refuse_processes() -> bool:
-    """Refuse to start processes, but not threads. Return whether that works here.
+    """Refuse to start processes, but not threads. Return whether this kernel does so.
 
     A filter cannot see whether ``clone3`` starts a thread or a process. So ``clone3`` fails as if
     the kernel did not have it, and the C library calls ``clone`` in its place.
@@ -264,7 +264,7 @@ def _refused(numbers: Iterable[int], error: int) -> list[tuple]:
 
 
 def _install(lines: list[tuple]) -> bool:
-    """Make the kernel run these lines of a filter at each system call. Return whether that works.
+    """Make the kernel run these lines of a filter at each system call. Return whether it does so.
 
     The number of the call is loaded before the first line. Calls of another interface fail.
     """

@@ -67,7 +67,7 @@ class MemoryInUse:
     def spoil(self) -> None:
         """Make ``read`` return useless numbers from now on: NaN, or ``UNFILLED`` for integers.
 
-        The memory belongs to the caller again from now on.
+        Call this if the caller may use the memory again, but its bytes have not been sent yet.
         """
         self.is_spoiled = True
 

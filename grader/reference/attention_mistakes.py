@@ -241,7 +241,7 @@ def _not_rescaled(
 def attention_backward_mistakes(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, grad: np.ndarray, causal: bool, n: int
 ) -> list[dict[str, Any]]:
-    """Return one dict of mistakes for each rank. The values are its gradients of q, k and v."""
+    """Return one dict of mistakes for each rank: mistake → the gradients of q, k and v."""
     right = attention_backward(q, k, v, grad, causal)
     made = {NO_ROW_SUM: attention_backward(q, k, v, grad, causal, row_sum=False)}
     if causal:

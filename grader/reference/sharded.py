@@ -233,7 +233,7 @@ def gradient_shards(gradients: list, dtype: Any = np.float64) -> list[list[np.nd
 
 
 def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
-    """Return one dict of mistakes for each rank. The values are its shards of the gradients.
+    """Return one dict of mistakes for each rank. The values are the rank's gradient shards.
 
     ``gradients[rank][layer]`` are the gradients of a rank's own loss.
     """
@@ -259,7 +259,7 @@ def sharded_mistakes(gradients: list) -> list[dict[str, list]]:
 
 
 def step_mistakes(weights: list, batches: list, *factors: Sequence[float]) -> list[dict[str, list]]:
-    """Return one dict of mistakes for each rank. The values are its shards of the gradients.
+    """Return one dict of mistakes for each rank. The values are the rank's gradient shards.
 
     ``factors`` are the arguments ``forward`` and ``backward`` of ``scaled_step``. For a step that
     gets no functions as arguments, they are left out.
@@ -275,7 +275,7 @@ def step_mistakes(weights: list, batches: list, *factors: Sequence[float]) -> li
 def _uncalled_mistakes(
     weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
 ) -> list[dict[str, list]]:
-    """Return one dict of mistakes for each rank. The values are its shards of the gradients.
+    """Return one dict of mistakes for each rank. The values are the rank's gradient shards.
 
     In each mistake, a step does not call its argument ``layer_forward``, or ``layer_backward``, or
     both. These functions multiply by the factors ``forward`` and ``backward``, as in
@@ -297,7 +297,7 @@ def _uncalled_mistakes(
 def _one_buffer_mistakes(
     weights: list, batches: list, forward: Sequence[float], backward: Sequence[float]
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict with one mistake. Its value is the rank's gradient shards.
+    """Return one dict with one mistake for each rank. The values are the rank's gradient shards.
 
     The mistake is a step that gathers every layer into the same tensor. While a layer is computed,
     the gather of the next layer overwrites this tensor.
@@ -313,7 +313,7 @@ def _one_buffer_mistakes(
 def _saved_mistakes(
     weights: list, batches: list, forward: Sequence[float] = (), backward: Sequence[float] = ()
 ) -> list[dict[str, list]]:
-    """Return, for each rank, a dict with one mistake. Its value is the rank's gradient shards.
+    """Return one dict with one mistake for each rank. The values are the rank's gradient shards.
 
     The mistake is a step that saves each layer's output in place of its input. By default, all
     factors of ``scaled_step`` are 1.

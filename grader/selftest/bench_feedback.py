@@ -1,4 +1,4 @@
-"""Measures how long a student waits for a verdict, beside the usual way of a course.
+"""Measures how long a student waits for a verdict, compared with the usual way of a course.
 
 The usual way is pytest with ``torch.multiprocessing.spawn``: each run imports torch, and so does
 each rank.

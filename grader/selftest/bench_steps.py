@@ -1,8 +1,8 @@
-"""How fast a step of the reference is, beside torch's own:  python -m grader.selftest.bench_steps
+"""Compares the speed of the reference and of torch:  python -m grader.selftest.bench_steps
 
-Forward and backward of one step, on ranks that take turns: the reference, torch, torch, the
-reference, in every round, so that a drift of the machine's speed hits both. The slowest rank's time
-counts. First of all, both sides must compute the same.
+Each step has a forward and a backward pass. In every round the ranks run the reference, torch,
+torch, and the reference. So a slow change of the machine's speed affects both alike. The time of
+the slowest rank counts. Before the first round, the command checks that both compute the same.
 """
 
 import json
@@ -61,8 +61,8 @@ RANKS, LAYERS, WIDTH, BATCH, MICRO_BATCHES, ROUNDS = 2, 4, 1024, 128, 4, 20
 TOKENS, HEAD = 2048, 64  # of ring attention: the whole sequence, and the width of one head
 EXPERTS = 2  # of each rank
 
-# A step computes and returns the loss, where this rank knows it, and the function that then tells
-# the gradients.
+# A step computes and returns the loss, or None if this rank does not know it. It also returns a
+# function that returns the gradients.
 Step = Callable[[], tuple[Tensor | None, Callable[[], list[Tensor]]]]
 
 
@@ -72,7 +72,7 @@ def by_autograd(
     x: Tensor,
     finish: Callable = lambda: None,
 ) -> Step:
-    """A step of ordinary autograd; ``finish`` after the backward pass."""
+    """Return a step of ordinary autograd. It calls ``finish`` after the backward pass."""
 
     def step():
         for leaf in leaves:
@@ -148,7 +148,7 @@ def megatron_pairs(weights: list[Tensor], x: Tensor) -> Step:
 
 
 def mesh_step(weights: list[Tensor], x: Tensor) -> Step:
-    """On a mesh of one row. More rows would only divide the work of each rank."""
+    """Return a step on a mesh of one row. More rows would only divide the work of each rank."""
     columns = [tensor_parallel.shard_columns(weight) for weight in weights[::2]]
     rows = [tensor_parallel.shard_rows(weight) for weight in weights[1::2]]
     groups = device_mesh.mesh_groups(mesh_shape())
@@ -161,7 +161,7 @@ def mesh_step(weights: list[Tensor], x: Tensor) -> Step:
 
 
 def with_x(cut: Callable[[list[Tensor]], nn.Module]) -> Callable[[list[Tensor], Tensor], Step]:
-    """Torch's tensor parallelism, for the gradient of x too."""
+    """Return a function that builds steps of torch's tensor parallelism, with the gradient of x."""
     return lambda weights, x: by_module(cut(weights), x.clone().requires_grad_())
 
 
@@ -201,7 +201,10 @@ def my_chunks(weights: list[Tensor], v: int) -> list[list[Tensor]]:
 
 
 def chunked(v: int) -> Callable[[list[Tensor], Tensor], Step]:
-    """Interleaved schedules with v chunks; zero-bubble schedules if v is 1."""
+    """Return a function that builds a step of interleaved schedules with v chunks.
+
+    If v is 1, the step runs zero-bubble schedules.
+    """
 
     def build(weights: list[Tensor], x: Tensor) -> Step:
         chunks, made = my_chunks(weights, v), made_schedules(v, MICRO_BATCHES)
@@ -234,7 +237,7 @@ def torch_chunked(kind: type, v: int) -> Callable[[list[Tensor], Tensor], Step]:
 
 
 def zero(weights: list[Tensor], x: Tensor) -> Step:
-    """A step with its update. It tells the weights after it in place of the gradients."""
+    """Return a step that updates the weights. It returns these weights in place of gradients."""
     own, shard = [weight.clone() for weight in weights], data_parallel.shard_batch(x)
     leaves = [weight.detach().requires_grad_() for weight in own]  # the same memory
     made = sharded_data_parallel.ZeroAdamW(own)
@@ -314,7 +317,10 @@ OWN_RING = (
 
 
 def ring(forward: Callable, backward: Callable, causal: bool) -> Callable:
-    """Ring attention on one head. It tells the output beside the gradients, and no loss."""
+    """Return a function that builds a step of ring attention on one head.
+
+    The step returns the output and the gradients, but no loss.
+    """
 
     def build(weights: list[Tensor], x: Tensor) -> Step:
         rank, own = dist.get_rank(), TOKENS // dist.get_world_size()
@@ -428,7 +434,7 @@ ROWS = [
 
 
 def seconds(step: Step) -> float:
-    """Of one step, on the slowest rank."""
+    """Return the seconds of one step on the slowest rank."""
     dist.barrier()
     began = time.monotonic()
     step()
@@ -474,9 +480,9 @@ def same_rows() -> list[tuple[Step, Step | None]]:
 
 
 def take_turns(folder: Path) -> None:
-    """On every rank: all rows, round after round.
+    """Run all rows, round after round. Every rank calls this function.
 
-    Rank 0 writes down the times, for each row the reference's and torch's.
+    Rank 0 writes the times: for each row, those of the reference and those of torch.
     """
     rows = same_rows()
     times: list[tuple[list[float], list[float]]] = [([], []) for _ in rows]

@@ -108,7 +108,7 @@ def _result(
 def _problem(
     rng: np.random.Generator, number: str, ahead: np.ndarray, planted: Planted, ability: float
 ) -> list[dict]:
-    # What a student has understood of a problem tells in all of its checks.
+    # How well a student understands a problem affects all checks of this problem.
     understood, reads_otherwise = rng.normal(0, 0.6), rng.random() < 0.5
     usual = rng.choice(len(MISTAKES), p=[0.4, 0.25, 0.15, 0.2])
     tests = []

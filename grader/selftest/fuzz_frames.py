@@ -162,9 +162,9 @@ Current thread 0x00007f5bc2e08740 (most recent call first):
 
 
 def make(random: Random) -> bytes:
-    """One input: the rank, into how many pieces its stream is cut, and the stream.
+    """Return an input: the rank, the number of pieces of its stream, and the stream.
 
-    Or ``S`` and a report of stacks.
+    A few inputs are ``S`` and a report of stacks.
     """
     if random.random() < 0.05:
         return b"S" + mutated(STACKS * random.choice([1, 1, 9]), random, random.randrange(6))
@@ -236,7 +236,7 @@ def _change(tree: dict | list, random: Random) -> None:
 
 
 def _changed_blob(random: Random) -> bytes:
-    """Tensors with a header that lies: in what it says, or in how long it is."""
+    """Return tensors with a header that is wrong in its content or in its length."""
     length = int.from_bytes(BLOB[:8], "little")
     header, data = json.loads(BLOB[8 : 8 + length]), BLOB[8 + length :]
     for _ in range(random.choice([0, 1, 1, 2])):
@@ -279,7 +279,7 @@ def headed(kind: bytes, text: bytes, blob: bytes, random: Random, lie: bool) -> 
 
 
 def mutated(data: bytes, random: Random, times: int) -> bytes:
-    """Bits flipped, parts removed, doubled, or replaced."""
+    """Return the data with flipped bits, and with removed, repeated or replaced parts."""
     data = bytearray(data)
     for _ in range(times):
         begin = random.randrange(len(data) + 1)

@@ -251,7 +251,7 @@ class Ends:
 
 @cache
 def lengths() -> dict[int, int]:
-    """The bytes that rank 1 receives where rank 0 is honest, by the number of its operation."""
+    """Return how many bytes each operation gives rank 1 if rank 0 is honest: number → bytes."""
     ends = Ends()
     try:
         for step in HONEST:
@@ -263,7 +263,7 @@ def lengths() -> dict[int, int]:
 
 
 def judge(data: bytes) -> str:
-    """What became of an input, in a few words. Anything raised here is a fault of the hub."""
+    """Return in a few words what the hub did with an input. Any exception is a fault of the hub."""
     ends, has_clocks = Ends(is_strict=bool(data[1] & 1)), bool(data[1] & 2)
     try:
         if has_clocks:

@@ -89,7 +89,7 @@ CONTENTS = PYTHON + [
 
 
 def make(random: Random) -> bytes:
-    """One input: ``D`` and the seed of a directory, or ``Z`` and the bytes of a zip."""
+    """Return an input: ``D`` and the seed of a directory, or ``Z`` and the bytes of a zip."""
     if random.random() < 0.05:
         return b"D" + random.randbytes(8)
     entries = []
@@ -154,7 +154,7 @@ def _end_lie(random: Random) -> tuple:
 
 
 def zipped(entries: list, end_lies: dict) -> bytes:
-    """A zip archive that says of itself what it is told to."""
+    """Return a zip archive with the lies about itself in ``entries`` and ``end_lies``."""
     body, directory = bytearray(), bytearray()
     for name, data, lies in entries:
         encoded = lies.get("raw_name", name.encode(errors="replace"))[:0xFFFF]
@@ -268,9 +268,9 @@ class Judge:
         self.scratch = scratch
 
     def __call__(self, data: bytes) -> str:
-        """What became of an input, in a word or two.
+        """Return in a word or two what the intake did with an input.
 
-        Anything raised here is a fault of the intake.
+        Any exception is a fault of the intake.
         """
         submission = self.scratch / "submission"
         if data[:1] == b"D":

@@ -76,7 +76,10 @@ class Recorded:
         self._call(world)
 
     def again(self, changed: dict[int, WorldReport]) -> None:
-        """Run the check on the same reports, but for these. Raises what the check raises."""
+        """Run the check on the recorded reports, with the reports in ``changed`` in their places.
+
+        Raises what the check raises.
+        """
         reports = iter([changed.get(i, report) for i, report in enumerate(self.reports)])
         self._call(
             CheckWorld(lambda size, calls: replace(next(reports), calls=calls), facts=self.facts)
@@ -91,7 +94,7 @@ class Recorded:
 
 
 class Change:
-    """Reports that take the place of recorded ones, by their position."""
+    """The reports that replace recorded reports of a check: position → report."""
 
     def __init__(self, check: str, reports: dict[int, WorldReport]) -> None:
         self.check, self.reports = check, reports
@@ -105,7 +108,10 @@ class Change:
 
 @st.composite
 def changes(draw, recorded: Recorded) -> Change:
-    """One of the worlds, in which one rank or all say something else of one call or all."""
+    """Draw a change of one world: some ranks report something else in some calls.
+
+    These are one rank or all ranks, and one call or all calls.
+    """
     which = draw(st.integers(0, len(recorded.reports) - 1))
     report = recorded.reports[which]
     liars = draw(st.sampled_from([range(report.size), *([rank] for rank in range(report.size))]))
@@ -119,13 +125,13 @@ def changes(draw, recorded: Recorded) -> Change:
 
 @st.composite
 def _value(draw, rank: RankReport, calls) -> RankReport:
-    """Other values."""
+    """Draw other values for these calls. Return the changed report."""
     return _with(rank, {call: {"value": draw(junk)} for call in calls})
 
 
 @st.composite
 def _part(draw, rank: RankReport, calls) -> RankReport:
-    """The right values, but for one place in each."""
+    """Replace or remove one place in each value of these calls. Return the changed report."""
     changed = {}
     for call in calls:
         outcome = rank.outcomes.get(call)
@@ -139,7 +145,7 @@ def _part(draw, rank: RankReport, calls) -> RankReport:
 
 @st.composite
 def _arguments(draw, rank: RankReport, calls) -> RankReport:
-    """Other arguments after the call."""
+    """Draw other arguments, as after these calls. Return the changed report."""
     args, kwargs = st.lists(junk, max_size=3), st.dictionaries(keys, junk, max_size=2)
     return _with(
         rank,
@@ -152,7 +158,7 @@ def _arguments(draw, rank: RankReport, calls) -> RankReport:
 
 @st.composite
 def _marks(draw, rank: RankReport, calls) -> RankReport:
-    """Marks that are missing, or passed at another time."""
+    """Remove some marks, and perhaps change the time of the others. Return the changed report."""
     lost, at = draw(st.sets(st.sampled_from(_names(rank)))), draw(st.none() | WHOLE)
     trail = [event for event in rank.trail if not (isinstance(event, Mark) and event.name in lost)]
     if at is not None:
@@ -162,7 +168,7 @@ def _marks(draw, rank: RankReport, calls) -> RankReport:
 
 @st.composite
 def _trail(draw, rank: RankReport, calls) -> RankReport:
-    """A part of the trail alone, or twice."""
+    """Remove a part of the trail, or keep only this part, twice. Return the changed report."""
     begin, end = sorted(draw(st.tuples(*[st.integers(0, len(rank.trail))] * 2)))
     return replace(
         rank,
@@ -190,7 +196,7 @@ _GONE = object()
 
 
 def _paths(value: Any, path: tuple = ()) -> Iterator[tuple]:
-    """The places in nested lists and dictionaries."""
+    """Yield the path to each place in nested lists, tuples and dicts."""
     yield path
     if isinstance(value, (list, tuple, dict)):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):

@@ -49,7 +49,10 @@ class Selector:
 
 
 def judge(data: bytes) -> str:
-    """What became of an input, in a word or two. Anything raised here is a fault of the judge."""
+    """Return in a word or two what the judge did with an input.
+
+    Any exception is a fault of the judge.
+    """
     if data[:1] == b"S":
         return _judge_stacks(data[1:].decode(errors="replace"))
     # believes all that any world believes
@@ -93,7 +96,7 @@ def judge(data: bytes) -> str:
 
 
 def _is_small(part: object) -> bool:
-    """Whether a part of an event can be kept fifty thousand times."""
+    """Return whether a part of an event is so small that a world can keep 50,000 of them."""
     if isinstance(part, list):
         return len(part) <= 64 and all(map(_is_small, part))
     return (
@@ -112,7 +115,7 @@ def _is_value(value: object) -> bool:
 
 
 def _compare_with_safetensors(stream: bytes) -> None:
-    """Tensors that we read are those that the format's own library reads."""
+    """Fail if we read other tensors from the last frame than the format's own library reads."""
     begin = stream.rfind(b"LKSP")
     if begin < 0 or len(stream) < begin + frames.HEADER.size:
         return

@@ -121,7 +121,7 @@ os._exit(0)
 """
 NAMES = ["all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter"]
 NAMES += ["reduce_scatter", "all_to_all", "barrier", "exchange"]
-# The stopwatch of the solutions beside CUDA events, for a copy from GPU to GPU memory.
+# Compares the solutions' stopwatch with CUDA events, for a copy from GPU to GPU memory.
 STOPWATCH = START + """
 from solutions.benchmarking import stopwatch
 store = dist.HashStore()
@@ -148,8 +148,8 @@ os._exit(0)
 def run(programs: list[str], environments: list[dict], seconds: float = SECONDS) -> list[str]:
     """Run programs at the same time, and return the last line that each printed.
 
-    Of a program that failed, return the last line of its errors. Of one that did not end in time,
-    return that.
+    If a program failed, return the last line of its errors. If it did not end in time, return a
+    text that says so.
     """
     started = [
         subprocess.Popen(

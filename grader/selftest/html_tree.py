@@ -10,8 +10,9 @@ class Element:
         self.name, self.attributes, self.inside = name, attributes, []
 
     def all(self, *names: str) -> list["Element"]:
-        """Everything below with one of these names (any, where there are none), in the order of the
-        page.
+        """Return the elements below this one with one of these names, in the order of the page.
+
+        Without names, return all elements below this one.
         """
         found = []
         for part in self.inside:

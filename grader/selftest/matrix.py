@@ -33,9 +33,10 @@ Pair = tuple[str, str]
 
 @dataclass
 class Outcome:
-    """What came of one pair.
+    """The outcome of the attempt with one Python and one torch.
 
-    ``failure`` says why it could not be tried, ``scores`` are of the solutions and the stubs.
+    ``failure`` says why the pair could not be tried. ``scores`` are the points of the solutions and
+    of the stubs.
     """
 
     setup_seconds: float = 0.0
@@ -77,7 +78,10 @@ def pairs(versions: list[str], everything: bool) -> list[Pair]:
 
 
 def attempt(python: str, torch: str) -> Outcome:
-    """Set up, grade, and remove the environment."""
+    """Make an environment with this Python and torch, grade in it, and remove it.
+
+    Return the outcome.
+    """
     folder = Path(tempfile.mkdtemp(prefix="lockstep-matrix-"))
     try:
         began = time.monotonic()

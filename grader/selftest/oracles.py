@@ -57,19 +57,23 @@ def torch_mlp(weights: list[Tensor]) -> nn.Sequential:
 
 
 def torch_gradients(model: nn.Module) -> list[Tensor]:
-    """As the reference has them: this rank's shard, and not transposed."""
+    """Return the gradients in the reference's form: this rank's shards, not transposed."""
     gradients = [parameter.grad for parameter in model.parameters()]
     return [(g.to_local() if isinstance(g, DTensor) else g).T for g in gradients]
 
 
 def cut_by_columns(weights: list[Tensor]) -> nn.Module:
-    """Each layer's output replicated, as ``tensor_parallel_forward`` has it."""
+    """Return torch's model, cut by columns. All ranks have each layer's whole output.
+
+    ``tensor_parallel_forward`` does the same.
+    """
     return _parallelize(weights, [ColwiseParallel(output_layouts=Replicate())] * len(weights))
 
 
 def cut_by_columns_gathered_late(weights: list[Tensor]) -> nn.Module:
-    """The same with gelu before the gather: the backward pass then has a reduce-scatter for it, as
-    the reference has.
+    """Return torch's model, cut by columns, with gelu before the gather.
+
+    Then the backward pass has a reduce-scatter for the gather, as the reference has.
     """
     layouts = [Replicate(), *[Shard(-1)] * (len(weights) - 1), Replicate()]
     plan = [
@@ -79,7 +83,7 @@ def cut_by_columns_gathered_late(weights: list[Tensor]) -> nn.Module:
 
 
 def cut_in_pairs(weights: list[Tensor]) -> nn.Module:
-    """By columns and by rows in turn, as ``megatron_pair`` does."""
+    """Return torch's model, cut by columns and by rows in turn, as in ``megatron_pair``."""
     return _parallelize(weights, [ColwiseParallel(), RowwiseParallel()] * (len(weights) // 2))
 
 
@@ -90,7 +94,7 @@ def _parallelize(weights: list[Tensor], plan: list) -> nn.Module:
 
 
 def mesh_shape() -> tuple[int, int]:
-    """A square of 4 ranks, one row of 2, one column of 3."""
+    """Return the shape of the mesh: (2, 2) for 4 ranks, (1, 2) for 2 ranks, (3, 1) for 3 ranks."""
     n = dist.get_world_size()
     return (n // 2, 2) if n % 2 == 0 else (n, 1)
 
@@ -223,8 +227,9 @@ def _tensor_parallel_torch(model: nn.Module, x: Tensor) -> Tensors:
 
 
 def _only_mine(weight: Tensor, dim: int) -> Tensor:
-    """The weight with zeros where other ranks have their shards: a layer as if nobody else were
-    there.
+    """Return the weight with zeros in place of the other ranks' shards.
+
+    A layer with this weight computes as if there were no other ranks.
     """
     own = torch.zeros_like(weight)
     n, rank = dist.get_world_size(), dist.get_rank()
@@ -267,7 +272,7 @@ def pipeline_passes(weights: list[Tensor], x: Tensor) -> Comparison:
     gradients = pipeline_parallel.pipeline_backward(mine, saved, y)
     step, module = torch_pipeline(ScheduleGPipe, mine, MICRO_BATCHES)
     torch_y, _ = step(x)
-    # A stage on its own: it takes the batch for its input, and its output for the model's.
+    # A stage alone uses the batch as its input, and its output counts as the model's output.
     return (
         named(gradients, y=y),
         named(torch_gradients(module), y=torch_y),
@@ -376,7 +381,7 @@ def _chunked(v: int, torch_schedule: type, weights: list[Tensor], x: Tensor) -> 
 
 
 def _properties(stages: list[list[chunked.Action]]) -> Tensors:
-    """When schedules end, for some durations of F, B and W, and what is alive on each stage."""
+    """Return when schedules end, for some durations, and how much each stage keeps alive."""
     ends = []
     for f, b, w in ((1.0, 1.0, 1.0), (2.0, 3.0, 1.0), (1.0, 2.0, 3.0)):
         end = chunked.makespan(stages, {"F": f, "B": b, "W": w, "BW": b + w})

@@ -4,7 +4,7 @@
 
 The submissions are mixed from the stubs, the solutions, the mutants (wrong solutions with one
 mistake each), the variants (right solutions in other styles) and hostile submissions. Strong
-students solve more parts and make fewer mistakes. ``make course`` is tried with it.
+students solve more parts and make fewer mistakes. Use the class to try ``make course``.
 """
 
 import argparse

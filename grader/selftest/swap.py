@@ -8,7 +8,7 @@ A, B = np.array([1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)
 
 
 def verdict(submit, body: str, **options) -> str:
-    """What becomes of two ranks that are to exchange their tensors."""
+    """Let two ranks exchange their tensors by this body. Return "right", or the message."""
     world = submit(f"""
         def swap(x):
             rank, y = dist.get_rank(), torch.empty_like(x)

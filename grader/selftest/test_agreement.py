@@ -123,7 +123,7 @@ def test_ranks_that_did_the_same_share_a_line():
 
 
 def test_only_the_first_disagreement_of_a_group_is_told():
-    """What follows it is out of step."""
+    """After the first disagreement the ranks are out of step, so later ones explain nothing."""
     trails = [
         [operation(0), operation(0, "barrier"), operation(0)],
         [operation(1), operation(1), operation(1, "barrier")],
@@ -278,7 +278,7 @@ def test_ranks_outside_of_the_group_are_not_missed():
 
 
 def test_subgroups_do_not_disturb_each_other():
-    """Rank 1 uses its two groups in another order than its partners, which is nobody's business."""
+    """Rank 1 alternates between two groups. Each other rank is in only one of them."""
     left = {"group": [0, 1], "group_name": "left"}
     right = {"group": [1, 2], "group_name": "right"}
     trails = [
@@ -307,7 +307,7 @@ def test_the_first_groups_that_differ_are_a_disagreement():
 
 
 def test_a_group_that_a_rank_has_not_made_is_no_disagreement():
-    """The rank may be on its way to it."""
+    """A rank that has not made the group yet may still make it."""
     mine, yours = made(0, 0, 1), made(1, 0, 1)
     assert examine_groups([[mine], [yours], []]) == (None, [IncompleteGroup([mine, yours], [2])])
     assert examine_groups([[mine], [operation(1), yours]]) == (None, [])
@@ -357,7 +357,7 @@ def test_a_disagreement_in_one_group_leaves_the_other_ones():
 
 
 def test_the_earliest_disagreement_comes_first():
-    """The one that was complete first, whatever the order of groups and lanes."""
+    """The disagreement that was complete first comes first, in whatever group or lane it is."""
     late = [operation(0, at=5), operation(1, count=6, at=50)]
     early = [send(0, to=1, at=20), receive(1, 0, 6, at=10)]
     found, _ = examine([[late[0], early[0]], [early[1], late[1]]])
@@ -650,9 +650,7 @@ def test_events_weigh_what_they_take():
 
 @pytest.mark.long
 def test_very_many_lanes_are_examined_in_time():
-    """Sends and receives with a tag each: looking each of them up among all others would take
-    minutes.
-    """
+    """Each send and each receive has its own tag. Comparing each with all others takes minutes."""
     sends = [send(0, 1, tag=tag) for tag in range(20_000)]
     anyone = [receive(1, None, tag=tag) for tag in range(20_000)]
     began = time.process_time()

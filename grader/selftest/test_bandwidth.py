@@ -35,7 +35,7 @@ TINY = ("--world-size", "2", "--iterations", "3", "--warm-up", "1", "--device", 
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
-    """What runs in this process; commands are told by --device."""
+    """Make code in this process use the CPU. Commands get --device instead."""
     monkeypatch.setattr(measurement, "device", lambda: torch.device("cpu"))
     cases.pattern.cache_clear()
 
@@ -62,7 +62,7 @@ def start(folder: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> subp
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr; its session is gone afterwards, whatever happened."""
+    """Return the exit code, stdout and stderr. Always end the session of the process."""
     try:
         out, err = process.communicate(timeout=LIMIT)
         return process.returncode, out, err
@@ -88,7 +88,7 @@ def document(folder: Path) -> dict:
 
 
 def package(folder: Path, source: str) -> str:
-    """The name of a package beside the results whose benchmarking is the solutions', and then this."""
+    """Write a package with the solutions' benchmarking, followed by ``source``. Return its name."""
     (folder / "other").mkdir()
     (folder / "other" / "benchmarking.py").write_text(
         f"from solutions.benchmarking import *\n{source}\n"
@@ -194,9 +194,7 @@ def test_sizes_end_where_the_device_does(device, memory, largest):
 @pytest.mark.parametrize("collective", cases.COLLECTIVES)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 def test_the_largest_size_fits_into_memory_on_every_rank(collective, n):
-    """What a row is found to need, a copy of the backend's among it, is never more than the default
-    allows for.
-    """
+    """A row never needs more memory than the default allows, even if the backend makes a copy."""
     for rank in range(n):
         assert sum(cases.entries(collective, 24, n, rank)) + 24 <= cases.BUFFERS * 24
 
@@ -281,7 +279,7 @@ def test_defaults_on_this_machine(launcher, tmp_path):
 
 
 def test_make_passes_ranks_and_sizes_and_runs_nothing_else(tmp_path):
-    """Whatever the values hold, the shell takes each for one word."""
+    """The shell treats each value as one word, whatever characters the value contains."""
     program = tmp_path / "python"
     program.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     program.chmod(0o755)
@@ -398,7 +396,7 @@ class Event:
 
 @pytest.fixture
 def on_a_gpu(monkeypatch):
-    """Take the CPU for a GPU, on one rank."""
+    """Make one rank treat the CPU as a GPU."""
     timed = gpu.back_to_back
     monkeypatch.setattr(gpu, "in_use", lambda: True)
     monkeypatch.setattr(gpu, "back_to_back", lambda call, times: timed(call, times, event=Event))

@@ -142,7 +142,7 @@ def test_rounding_errors_stay_far_below_the_tolerance():
 
 
 def test_sensitive_passes_are_found():
-    """A tenth of those with twelve layers are, and none with two."""
+    """About a tenth of the passes with twelve layers are sensitive. None with two layers is."""
     rng = np.random.default_rng(1)
     drawn = {
         count: [

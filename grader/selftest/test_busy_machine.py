@@ -46,7 +46,7 @@ def network(request) -> None:
 
 @pytest.fixture
 def looked_at_all_the_time(monkeypatch) -> None:
-    """Have the judge take every rank for idle: it asks for stacks at each look."""
+    """Make every rank look idle, so that the judge asks for its stacks at each look."""
     monkeypatch.setattr(thread_activity, "IDLE_SECONDS", 0.0)
 
 

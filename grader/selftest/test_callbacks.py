@@ -1,5 +1,6 @@
-"""What a rank is given to call is played by the hub: it knows no answer before it asks, and cannot
-say that it has asked.
+"""Tests what the judge gives a rank to call. The hub gives the answers.
+
+The rank knows no answer before it asks, and cannot claim that it has asked.
 """
 
 import subprocess

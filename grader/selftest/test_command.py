@@ -231,7 +231,7 @@ def test_a_full_disk_does_not_hide_the_result(tmp_path, monkeypatch, capsys):
 
 
 def test_a_pipe_that_its_reader_closes_does_not_lose_the_report(tmp_path, monkeypatch):
-    """As in `make report | head -1`."""
+    """`make report | head -1` closes its pipe early."""
     one = Record("a", "collectives", "1.1", "a check", 1.0, "visible", PASSED, Finding("Passed."))
     found = Grade([one], [], 7, None, 0.0)
     monkeypatch.setattr(Grade, "notes", lambda _: [])

@@ -23,8 +23,9 @@ def test_everything_staged_is_compiled(tmp_path):
 
 
 def test_a_rank_runs_the_compiled_form(submit):
-    """Seen by changing the source after it was compiled: nobody does that to a stage, and nobody
-    looks.
+    """The test changes the source after it was compiled, and the rank does not notice.
+
+    Apart from this test, nobody changes a staged file.
     """
     world = submit("def answer(): return 1.0\n")
     (run,) = world(1, call("collectives.answer"))

@@ -36,7 +36,7 @@ CONFINED = [name for name in TIERS if name != "none"]
 
 
 def kernel_has_landlock() -> bool:
-    """Asked without the grader's own code, which may be what is broken."""
+    """Return whether the kernel has Landlock, without the grader's code, which may be broken."""
     return (
         sys.platform.startswith("linux")
         and ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) > 0
@@ -44,8 +44,9 @@ def kernel_has_landlock() -> bool:
 
 
 def best_of_this_machine() -> str:
-    """The tier that a kernel with Landlock should end in: as its user is, and what strangers may
-    read.
+    """Return the tier that a kernel with Landlock should end in.
+
+    The tier depends on the rights of this process, and on which files other users may read.
     """
     own = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines())
     powers = int(own["CapEff"], 16)
@@ -62,7 +63,7 @@ def best_of_this_machine() -> str:
 
 
 def told(world: CheckWorld, function: str, size: int = 1) -> str:
-    """What the student reads of a call, or ``fine``."""
+    """Return rank 0's value as text, or the message if the call fails."""
     try:
         return repr(world(size, call(f"collectives.{function}"))[0].values()[0])
     except CheckFailed as failure:
@@ -85,7 +86,7 @@ def confined(request) -> Server:
 
 
 def inside(server: Server, grounds: Path, source: str, limits: Limits = Limits()) -> CheckWorld:
-    """The world of a submission of this source, started by this server."""
+    """Return a world with a submission of this source. The server starts the world."""
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + textwrap.dedent(source))
     folder = stage_submission(grounds / "submission", grounds / "stage").folder
@@ -179,9 +180,7 @@ def test_a_rank_may_read_its_own_files_when_memory_is_short(confined, grounds):
 
 @pytest.mark.skipif(not kernel_has_landlock(), reason="this kernel has no Landlock")
 def test_what_a_machine_has_is_used(monkeypatch):
-    """A protection that is broken would end in a weaker tier, and the tests of the better ones
-    would be skipped.
-    """
+    """If a protection breaks, ranks get a weaker tier, and tests of better tiers are skipped."""
     for name in ("LOCKSTEP_TIER", "LOCKSTEP_START"):
         monkeypatch.delenv(name, raising=False)
     server = Server.start()
@@ -264,7 +263,7 @@ for tier, broken in json.load(sys.stdin):
 
 
 def probed(engine: Path, questions: list[tuple[str, str]]) -> list[str]:
-    """What the probe says of each tier while something is broken."""
+    """Return what the probe says of each tier while something is broken."""
     for name in ("grader", "solutions", ".git"):
         (engine / name).mkdir(parents=True)
     command = [sys.executable, "-I", "-c", PROBE, str(ROOT), str(engine)]
@@ -302,8 +301,9 @@ def test_the_probe_notices_what_is_broken(grounds):
 
 
 def test_an_ordinary_user_that_hides_can_be_confined(grounds):
-    """Even its own files in /proc are closed to a process that nobody may trace, unless it is
-    root's.
+    """If only root may trace a process, its own files in /proc belong to root.
+
+    An ordinary user's process can then not write to them.
     """
     if not confinement.landlock_abi():
         pytest.skip("this kernel has no Landlock")
@@ -432,7 +432,7 @@ def test_a_bound_is_named(submit, server, body, words):
     ],
 )
 def test_memory_is_bounded_for_a_world(confined, grounds, take):
-    """Every rank by itself keeps within its bounds."""
+    """Each rank by itself stays below the limit."""
     source = f"""
         import mmap, subprocess
         def broken():
@@ -465,7 +465,7 @@ def test_forks_without_end_are_ended(confined, grounds):
 
 
 def test_few_signals_can_be_queued(confined, grounds):
-    """Their bytes lie in memory of the kernel that no check can weigh."""
+    """Each queued signal takes memory of the kernel that no check can measure."""
     source = """
         import ctypes, signal
 
@@ -521,8 +521,9 @@ def f():
     "which, number", [("supervisor", "SIGKILL"), ("supervisor", "SIGSTOP"), ("server", "SIGKILL")]
 )
 def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, number):
-    """Ranks, and a process that one of them has left: whether the supervisor is killed or stopped,
-    or the server is killed.
+    """The ranks, and a process that a rank has left, end in three cases.
+
+    The supervisor is killed, the supervisor is stopped, or the server is killed.
     """
     (grounds / "submission").mkdir()
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + LEAVES)
@@ -608,7 +609,7 @@ def test_nobody_waits_when_the_last_process_of_a_world_has_ended():
 
 
 def test_descriptors_are_closed_however_high():
-    """And the first ones are not."""
+    """The descriptors below 5 stay open."""
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
         try:

@@ -211,7 +211,7 @@ def test_processes_are_held(made):
 
 
 def test_groups_of_the_dead_are_swept(places):
-    """With what is still in them; those of the living stay."""
+    """The processes in these groups are killed. The groups of living makers stay."""
     dead = subprocess.Popen([sys.executable, "-S", "-c", ""])
     name = control_group.own_name().replace(f"-{os.getpid()}-", f"-{dead.pid}-")
     dead.wait()

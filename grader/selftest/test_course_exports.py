@@ -166,7 +166,7 @@ def test_a_number_with_two_names_is_told(tmp_path):
 
 
 def test_a_file_on_canvas_does_not_make_the_export_one_of_moodle(tmp_path):
-    """Or else all other submissions would be left out."""
+    """If the export counted as one of Moodle, all other submissions would be left out."""
     odd = "eve_2001_501_x_2002_assignsubmission_file_s.py"
     bob, eve = exported(tmp_path, "bob_2002_500_collectives.py", odd, "notes.txt").found
     assert [one.submission.students[0].sid for one in (bob, eve)] == ["2002", "2001"]

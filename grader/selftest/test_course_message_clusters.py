@@ -162,7 +162,10 @@ def test_planted_faults_are_found_and_nothing_else():
 
 
 def test_an_ambiguity_that_spoils_most_of_a_part_is_found():
-    """Who reads 2.1 in another way fails 2.3, too, and is no longer among the strongest of all."""
+    """Students who read 2.1 in another way also fail 2.3.
+
+    So they are no longer among the strongest of all.
+    """
     course = []
     for i in range(60):
         reads_otherwise, skill = i % 5 < 2, i // 5  # of 12; two in five of every skill

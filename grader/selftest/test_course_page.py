@@ -53,7 +53,7 @@ def other(status: str, id: str) -> SubmissionResult:
 
 @pytest.fixture(scope="module")
 def hostile() -> str:
-    """A page with this text wherever a student, or who wrote a document, may have a say."""
+    """Return a page with hostile text wherever a student or a document can determine the text."""
     results = []
     for index in range(FEWEST_SUBMISSIONS + 2):
         test = entry(

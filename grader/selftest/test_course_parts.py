@@ -82,7 +82,7 @@ def anchor(title: str) -> str:
 
 
 def test_the_text_of_the_whole_assignment_is_what_stands_in_the_file():
-    """Without its marks, and without what they would insert into others."""
+    """The marks are left out, and so is the text that they would insert elsewhere."""
     plain = re.sub(r"^(<!-- (end|with [\w ]+|write \w+) -->)+\n", "", MARKED, flags=re.M)
     plain = re.sub(r"^<!-- with [\w ]+:((?!-->).)*-->\n", "", plain, flags=re.M | re.S)
     plain = re.sub(r"<!-- with [\w ]+:((?!-->).)*-->", "", plain, flags=re.S)
@@ -93,7 +93,10 @@ def test_the_text_of_the_whole_assignment_is_what_stands_in_the_file():
 
 
 def test_github_formats_every_line_that_begins_with_a_mark():
-    """A line that begins with a comment is not formatted: it holds nothing but marks."""
+    """GitHub does not format a line that begins with a comment.
+
+    So a line that begins with a mark must contain nothing but marks.
+    """
     text = re.sub(r"^<!-- with [\w ]+:((?!-->).)*-->$", "", MARKED, flags=re.M | re.S)
     for line in text.splitlines():
         assert not line.startswith("<!--") or re.fullmatch(r"(<!-- [\w ]+ -->)+", line), line
@@ -179,7 +182,7 @@ def test_the_zips_of_parts_1_to_3_hold_these_parts_alone(monkeypatch):
 
 
 def test_every_hidden_file_belongs_to_a_part():
-    """So that a new file of checks is not packed for a course that does not take its part."""
+    """Otherwise a new file of checks could be packed for a course that does not take its part."""
     taken = {name: set(for_course(everything(), taking(name))) for name in PARTS}
     for file in everything():
         if file.startswith("grader/hidden/") and file not in OF_EVERY_COURSE:

@@ -153,7 +153,7 @@ def test_scores_have_a_line_for_each_student(tmp_path):
 
 
 def test_a_name_that_is_no_unicode_is_written(tmp_path):
-    """Such as the name of a folder that an old zip program wrote in Latin-1."""
+    """An old zip program, for example, may write the name of a folder in Latin-1."""
     name = b"J\xf6rg".decode(errors="surrogateescape")
     scores.write(tmp_path / "scores.csv", [graded(Submission("J-rg", (Student(name),)))])
     (jorg,) = lines(tmp_path / "scores.csv")

@@ -149,7 +149,7 @@ def test_a_receive_without_src_is_not_blamed_if_no_other_message_is_there(from_a
     text = str(diagnose(made, 0))
     assert (
         "Likely: rank 0 started 2 receives from rank 1 (lines 3 and 4), but rank 1 sent only 1"
-        " message to rank 0 (line 5) before its function returned." in text
+        " message to rank 0 (line 5) before the function of rank 1 returned." in text
     )
     assert "the earlier receive without src (line 3) got the message" in text
 
@@ -161,7 +161,7 @@ def test_peers_that_exchanged_fewer_messages_are_counted(report, kind):
         text = str(diagnose(report("stuck", (sends[:1], None), (receives, 4)), 0))
         assert (
             "Likely: rank 1 started 2 receives from rank 0 (lines 3 and 4), but rank 0 sent only 1"
-            " message to rank 1 (line 3) before its function returned." in text
+            " message to rank 1 (line 3) before the function of rank 0 returned." in text
         )
         assert "in the order of the sends. So the earlier receive (line 3) got the message." in text
         assert "Remove the receive that is not needed, or add the missing send." in text
@@ -169,7 +169,7 @@ def test_peers_that_exchanged_fewer_messages_are_counted(report, kind):
         text = str(diagnose(report("stuck", (sends, 4), (receives[:1], None)), 0))
         assert (
             "Likely: rank 0 started 2 sends to rank 1 (lines 3 and 4), but rank 1 started only 1"
-            " receive from rank 0 (line 3) before its function returned." in text
+            " receive from rank 0 (line 3) before the function of rank 1 returned." in text
         )
         assert "in the order of the sends. So the earlier send (line 3) was matched." in text
         assert "Remove the send that is not needed, or add the missing receive." in text
@@ -181,7 +181,7 @@ def test_a_loop_that_runs_too_often_is_asked_about(report):
     text = str(diagnose(report("stuck", (sends, None), (receives, 4)), 0))
     assert (
         "Likely: rank 1 started 3 receives from rank 0 (line 4), but rank 0 sent only 2 messages to"
-        " rank 1 (line 3) before its function returned." in text
+        " rank 1 (line 3) before the function of rank 0 returned." in text
     )
     assert "Does a loop run more often on rank 1 than on rank 0?" in text
 

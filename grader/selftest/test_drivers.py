@@ -31,7 +31,7 @@ X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
 
 class Marks(list):
-    """What a driver marks."""
+    """Records the marks of a driver."""
 
     def __call__(self, name: str) -> None:
         self.append(name)
@@ -41,7 +41,7 @@ class Marks(list):
         return {"forward": 2.0, "backward": 3.0}[name.split()[0]]
 
     def before_a_send(self) -> None:
-        """Nobody looks."""
+        """Do nothing: no test looks at this."""
 
 
 def drive(name: str, function, *args, marks=None, **kwargs):
@@ -143,7 +143,7 @@ def test_functions_of_both_kinds_are_differentiated():
 
 
 def test_without_a_gradient_the_sum_is_differentiated():
-    """Whose gradient is one number that is seen many times."""
+    """The gradient of a sum is one number in expanded memory."""
     marks = Marks()
 
     class Seeing(torch.autograd.Function):
@@ -235,7 +235,7 @@ class Copies(Keeps):
 
 
 class Shares(Keeps):
-    """As one rank may: its sum is its own input."""
+    """On one rank, the sum may be the input itself."""
 
     @staticmethod
     def forward(ctx, x):
@@ -322,7 +322,7 @@ def test_a_function_that_returns_nothing_fails_the_check_and_not_the_grader(subm
 
 
 def test_inputs_wherever_they_are_do_not_count_as_alive():
-    """In lists, tuples and dicts, by position or by name; what the function makes does."""
+    """Inputs are in lists, tuples and dicts, by position or by name. Results count as alive."""
     tensors = [torch.ones(2, 2) for _ in range(5)]
     a, b, c, d, e = tensors
 

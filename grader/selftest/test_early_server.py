@@ -17,7 +17,7 @@ from grader.session import SERVER, SESSION, EarlyServer, SessionOwner, Temporary
 
 @pytest.fixture
 def no_server_yet(monkeypatch):
-    """As in a process of its own: these tests lend a server to each other."""
+    """Hide the server that these tests lend to each other, as in a new process."""
     for name in (SERVER, SESSION):
         monkeypatch.delenv(name, raising=False)
 

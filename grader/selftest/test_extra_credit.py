@@ -160,7 +160,7 @@ def test_all_that_read_a_document_count_alike(rules, counts, score):
 
 @pytest.mark.parametrize("counts", [ON_TOP, UP_TO_THE_TOTAL, NOT])
 def test_extra_credit_graded_alone_counts_as_itself(rules, counts):
-    """As in a task for agents, which measures one part, whatever the course's rule."""
+    """A task for agents measures one part in this way, whatever the course's rule is."""
     rules(f'[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "{counts}"')
     extra = [record for record in RECORDS if record.is_extra]
     document = results_json.as_results(extra, 1.0, [], {"seed": 1})

@@ -22,7 +22,7 @@ X = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
 
 def verdict(world, size: int, *expected, function: str = "broken", **arguments) -> str:
-    """The message that a check of ``broken`` gives; the call gets the rank's tensor X."""
+    """Return the message with which a check of ``broken`` fails. Each rank passes the tensor X."""
     (run,) = world(size, call(f"collectives.{function}", X, **arguments))
     with pytest.raises(CheckFailed) as failure:
         run.returns(*(expected or [X] * size))
@@ -287,7 +287,10 @@ def test_a_message_of_a_later_call_is_not_compared_with_an_earlier_receive(submi
     message = str(failure.value)
     assert "rank 0 has already returned" in message and "disagree" not in message
     assert "rank 1 started 2 receives from rank 0 (line 12)" in message
-    assert "rank 0 sent only 1 message to rank 1 (line 10) before its function returned." in message
+    assert (
+        "rank 0 sent only 1 message to rank 1 (line 10) before the function of rank 0 returned."
+        in message
+    )
 
 
 def test_a_rank_that_passes_another_group_is_told_both_groups(submit):
@@ -357,7 +360,9 @@ def test_messages_of_an_earlier_call_are_not_counted(submit, count, words):
         run.returns(X, X)
     message = str(failure.value)
     assert f"Likely: rank 1 started {count + 1} sends to rank 0 (line 9)," in message
-    assert f"but rank 0 started {words} (line 13) before its function returned." in message
+    assert (
+        f"but rank 0 started {words} (line 13) before the function of rank 0 returned." in message
+    )
 
 
 def test_send_and_receive_that_disagree_about_the_size(submit):
@@ -523,7 +528,7 @@ def test_of_calls_in_turn_the_one_that_raised_is_named(submit, name, note):
 
 
 def test_a_value_that_cannot_be_reached(submit):
-    """A cycle must not take the rank, nor the judge, with it."""
+    """A list that contains itself must end neither the rank nor the judge."""
     assert "got a list of length 1" in verdict(
         submit("def broken(x):\n    a = []\n    a.append(a)\n    return a"), 1
     )
@@ -773,7 +778,7 @@ def test_a_flood_of_output_is_cut(submit):
 
 
 def test_the_last_lines_of_much_output_are_shown(submit):
-    """All of them count as printed, also those that are not kept."""
+    """All lines count as printed, also those that the judge does not keep."""
     message = verdict(submit("def broken(x):\n    for i in range(5000): print('line', i)"), 2)
     assert "rank 0:\n        … 4988 lines before\n        line 4988\n" in message
     assert "        line 4999\n    rank 1:" in message
@@ -956,7 +961,7 @@ def test_waiting_for_a_process_that_computes_is_no_deadlock(submit):
 
 
 def test_a_deadlock_of_threads(submit):
-    """The main thread only waits for a thread, and that one for another rank."""
+    """The main thread waits only for another thread. That thread waits for another rank."""
     world = submit("""
         import threading
         def broken(x):
@@ -971,9 +976,7 @@ def test_a_deadlock_of_threads(submit):
 
 @pytest.mark.long
 def test_a_deadlock_beside_a_busy_thread(submit):
-    """The ranks never fall silent as far as the system can tell, but say nothing, and stand in
-    communications.
-    """
+    """The ranks never look idle to the system, but they send nothing and wait in communications."""
     source = """
         import threading
         def work():
@@ -1294,7 +1297,7 @@ def test_a_receive_without_src_that_took_another_receives_message_is_named(submi
 
 
 def test_a_receive_that_names_its_sender_comes_before_one_without_src(submit):
-    """As in gloo."""
+    """gloo has the same order."""
     world = submit("""
         def broken(x):
             rank = dist.get_rank()
@@ -1330,7 +1333,7 @@ def test_a_forgotten_irecv_that_got_the_message_is_named(submit):
     message = verdict(world, 2)
     assert (
         "Likely: rank 1 started 2 receives from rank 0 (lines 9 and 10), but rank 0 sent only 1"
-        " message to rank 1 (line 12) before its function returned." in message
+        " message to rank 1 (line 12) before the function of rank 0 returned." in message
     )
     assert "the earlier receive (line 9) got the message." in message
     assert "returned without sending" not in message
@@ -1551,7 +1554,7 @@ def test_a_scatter_shows_the_size_of_a_block_on_every_rank(submit):
 
 
 def test_whoever_asks_for_ever_whether_a_message_has_come_is_told(submit):
-    """As on gloo, where the data arrives, but the work is not completed without a wait."""
+    """On gloo it is the same: the data arrives, but the work is not completed without a wait."""
     source = """
         def broken(x):
             if dist.get_rank() == 0:
@@ -1590,7 +1593,7 @@ def test_groups_that_only_their_own_ranks_make_are_no_disagreement(submit):
 
 
 def test_a_held_rank_is_let_go_where_the_others_wait_for_it_in_no_operation(submit):
-    """A new group wants all ranks: the one that the check holds back, too."""
+    """All ranks must make a new group, also the rank that the check holds back."""
     world = submit("""
         def broken(x, action):
             dist.new_group([0, 1])

@@ -60,9 +60,7 @@ def test_a_picture_says_what_it_is_and_asks_nobody_for_anything(name):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_is_drawn_outside_of_a_picture(name):
-    """Text is taken to be as wide as in a wide font: 0.57 of its height for each letter, on
-    average.
-    """
+    """Assume a wide font: on average, a letter is 0.57 times as wide as the font is high."""
     root = ET.fromstring((FOLDER / f"{name}.svg").read_bytes())
     _, _, width, height = map(float, root.get("viewBox").split())
     for element in root.iter():
@@ -86,7 +84,7 @@ def test_nothing_is_drawn_outside_of_a_picture(name):
 
 
 def commands() -> list[list[str]]:
-    """Everything in the text that is to be typed, as words, without what explains it."""
+    """Return the commands in the text as lists of words, without the explanations beside them."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.MULTILINE | re.DOTALL)
     lines = [line for language, block in blocks if not language for line in block.splitlines()]
@@ -115,7 +113,7 @@ def test_every_make_command_has_a_target_and_variables_that_a_student_has():
 
 
 def options_of(module: str, monkeypatch) -> argparse.ArgumentParser:
-    """The parser that a module's ``main`` makes, caught before it reads anything."""
+    """Return the parser that a module's ``main`` makes. The parser has read nothing yet."""
 
     class Caught(Exception):
         pass

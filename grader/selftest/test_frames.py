@@ -33,7 +33,7 @@ def read(data: bytes) -> list[Frame]:
 
 
 def outcome(data: bytes) -> list[Frame] | str:
-    """The frames, or that they were refused. Any other exception is a failure of the test."""
+    """Return the frames, or "refused". Any other exception makes the test fail."""
     try:
         return read(data)
     except FrameError:

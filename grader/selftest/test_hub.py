@@ -43,7 +43,7 @@ def test_every_kind_of_collective_has_a_result():
 
 
 def collective(kind: str) -> list[matching.Posted]:
-    """The operations of two ranks that put in six numbers each."""
+    """Return the operations of two ranks. Each rank puts in six numbers."""
     received = {"all_gather": 12, "gather": 12, "reduce_scatter": 3, "scatter": 3}.get(kind, 6)
     told = OPERATION | {"kind": kind, "root": 0, "received": [received]}
     pieces = [[3, 3], [3, 3]]
@@ -116,7 +116,8 @@ def test_the_judge_hears_what_was_issued_in_order_with_the_hubs_time(ends):
     times = [frame.meta.get("at") or frame.meta["operation"]["at"] for frame in told]
     assert [sorted(frame.meta)[-1] for frame in told] == ["mark", "operation", "mark", "mark"]
     assert times == sorted(times) and times[0] > 4
-    # To the call that it is in, whatever the rank says; and after the last one to that.
+    # An event counts for the rank's present call, whatever call the rank names. After the last
+    # call, it counts for the last call.
     assert [frame.meta["call"] for frame in told] == [0, 0, 1, 1]
 
 
@@ -343,7 +344,7 @@ def test_a_standstill_is_told_once_when_everybody_waits(ends):
 
 
 def test_a_standstill_is_told_after_all_that_was_said_before(ends):
-    """Else the judge would take a rank whose result is under way for one that has not returned."""
+    """The judge must not conclude that a rank has not returned if its result is on the way."""
     both, result = ends(), [(frames.RETURNED, {"call": 0}, bytes(1 << 21))]
     both.heard.pop(both.judges[0])
     both.post(0, result, wait(frames.FOR_NOTHING))

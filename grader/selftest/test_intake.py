@@ -48,7 +48,7 @@ def archive(tmp_path: Path, files: dict) -> Path:
 
 
 def staged_names(folder: Path) -> set[str]:
-    """Without the compiled form of each, which is ours."""
+    """Return the names of the staged files, without the compiled files, which the grader adds."""
     return {
         str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc"
     }

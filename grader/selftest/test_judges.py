@@ -34,7 +34,7 @@ def checks(grading_session):
 @pytest.mark.varied(2)
 @pytest.mark.parametrize("part", PARTS)
 def test_no_check_raises_where_every_value_is_as_expected(checks, part):
-    """Else whatever a rank's values make it raise would be told as a fault of ours."""
+    """Otherwise an exception that a rank's value causes would count as a fault of the grader."""
     for name, item in checks.parts[part].items():
         arguments = {
             "world": CheckWorld(None, facts=lambda: {"torch": "2.13.0"}),

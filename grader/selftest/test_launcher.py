@@ -37,7 +37,7 @@ if __name__ == "__main__":
     {before}
     launch(main, {n})
 """
-# One rank stands in gloo, the other in Python.
+# One rank waits in gloo, and the other rank sleeps in Python.
 STUCK = """
 def main():
     print("pid", os.getpid(), type(__import__("multiprocessing").current_process()).__name__, flush=True)
@@ -274,7 +274,7 @@ def test_ctrl_c_has_its_effect_again_at_a_prompt(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_parent_alone_ends_all_ranks(tmp_path, number):
-    """`timeout -s INT`, `kill`, and what no process can prepare for."""
+    """The signal is that of `timeout -s INT`, that of `kill`, or one that no process can handle."""
     out, err = tmp_path / "out", tmp_path / "err"
     options = {"cwd": tmp_path, "env": environment(tmp_path), "start_new_session": True}
     with out.open("w") as stdout, err.open("w") as stderr:
@@ -458,7 +458,7 @@ def test_a_child_that_a_rank_leaves_behind_does_not_hide_its_end(tmp_path):
 
 @pytest.mark.long
 def test_no_rank_begins_before_all_have_joined(tmp_path):
-    """Else one that returns at once closes connections which others still make."""
+    """Otherwise a rank that returns at once closes connections that other ranks still make."""
     main = """
 real = launcher._init_process_group
 

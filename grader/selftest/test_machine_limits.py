@@ -18,7 +18,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 
 @pytest.fixture(autouse=True)
 def afresh():
-    """What is remembered of this machine is not for a made-up one, nor the other way round."""
+    """Forget the limits of this machine before the test, and those of a made-up one after it."""
     machine_limits.world_memory_limit.cache_clear()
     yield
     machine_limits.world_memory_limit.cache_clear()

@@ -99,7 +99,7 @@ def test_malformed_values_are_refused(tree):
 
 
 def test_the_blob_above_is_good():
-    """Else the tests around it would only show that everything is refused."""
+    """If the blob were wrong, the tests around it would only show that everything is refused."""
     matrix, scalar = arrays.decode([{"tensor": "0"}, {"list": [{"tensor": "1"}]}], BLOB)
     assert matrix.tolist() == [[0, 1, 2], [3, 4, 5]] and scalar[0].item() is True
 

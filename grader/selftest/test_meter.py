@@ -335,7 +335,7 @@ def test_every_result_of_an_operator_counts(meter):
 
 
 def test_an_address_may_be_used_again(meter):
-    """The allocator gives out the storage that was freed just before: it is another one."""
+    """The allocator reuses the address of a storage that was just freed, for another storage."""
     addresses = set()
     for size in range(1, 500):
         x = torch.empty(size)

@@ -1,5 +1,6 @@
-"""The report as a page: all that was found, in HTML that anybody can read, and in which a
-submission is text and nothing else.
+"""Tests the HTML report: it shows all that was found, and anybody can read it.
+
+A submission's text never becomes markup.
 """
 
 import io
@@ -55,7 +56,7 @@ def record(
 
 
 def full(words: str) -> Finding:
-    """A finding with everything in it, and these words wherever a submission may have a say."""
+    """Return a finding with everything in it. ``words`` are the submission's text."""
     compared = Compared(
         "[0]", f"a tensor {words}", f"a list {words}", "2 of 9 entries differ", (), 3, 1
     )
@@ -473,7 +474,7 @@ def test_a_submission_cannot_make_the_evidence_large(submit, end):
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """The solutions, but one function that says what it likes."""
+    """Return the solutions with one function that prints and raises hostile text."""
     folder = tmp_path / "submission"
     shutil.copytree(ROOT / "solutions", folder, ignore=shutil.ignore_patterns("__*"))
     with (folder / "collectives.py").open("a") as file:

@@ -23,7 +23,7 @@ HEX = re.compile(r"#[0-9a-fA-F]{3,8}\b")
 
 
 def timeline() -> str:
-    """A drawing in which everything is that a timeline can show."""
+    """Return a drawing with everything that a timeline can show."""
     labels = dict.fromkeys(["forward 0", "backward 0", "weights 0", "late", ""], COMPUTING)
     spans = [
         Span(0, kind, label, at, at + 1.0, 0) for at, (label, kind) in enumerate(labels.items())

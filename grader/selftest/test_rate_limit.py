@@ -66,11 +66,11 @@ class Submission:
         return next((run for run in reversed(self.runs) if run.ended <= when), None)
 
     def was_graded(self, when: datetime) -> bool:
-        """When it was uploaded: its first run."""
+        """Return whether the run after the upload has graded the submission by ``when``."""
         return self.runs[0].graded and self.runs[0].ended <= when
 
     def ever_graded(self, when: datetime) -> bool:
-        """When it was uploaded, or in a regrade."""
+        """Return whether a run has graded the submission by ``when``. A regrade counts, too."""
         return any(run.graded and run.ended <= when for run in self.runs)
 
 
@@ -126,7 +126,7 @@ class Platform:
         return decision
 
     def probe(self, when: datetime):
-        """What an upload at this time would meet; it leaves no trace."""
+        """Return the decision about an upload at this time, without leaving a trace."""
         one = Submission(-1, when)
         self.submissions.append(one)
         decision = self.decide(one, when)

@@ -38,7 +38,7 @@ NOT_RECORDED = {
 
 
 def recorded(submit, body: str, size: int = 2) -> list[list]:
-    """The operations of each rank, after making sure of what all of them have in common."""
+    """Return the operations of each rank. First check what all of them have in common."""
     body = textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
     source = PROGRAM.format(body=body)
     world = submit(source)

@@ -47,7 +47,7 @@ def close(ours, theirs) -> None:
 
 
 def apart(lookalike: np.ndarray, right: np.ndarray) -> bool:
-    """Whether nobody could take one for the other."""
+    """Return whether a wrong array differs clearly from the right one."""
     return np.abs(lookalike - right).max() > 1e-8 * np.abs(right).max()
 
 
@@ -90,7 +90,7 @@ def averaged(exchange):
 
 
 def cut_along_rows(terms: list) -> list:
-    """What reduce_scatter_tensor leaves where the output has the shape of a rank's columns."""
+    """Return what reduce_scatter_tensor gives if the output has the shape of a rank's columns."""
     return [part.view(terms[0].shape[0], -1) for part in sum(terms).view(-1).chunk(len(terms))]
 
 

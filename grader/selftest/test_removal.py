@@ -76,7 +76,7 @@ assert not os.path.lexists("top")
 
 
 def test_folders_that_their_owner_may_not_enter_are_removed(grounds):
-    """By an ordinary user: root may enter them anyway."""
+    """An ordinary user removes them, because root may enter them anyway."""
     folder = grounds / "folder"
     folder.mkdir()
     folder.chmod(0o777)

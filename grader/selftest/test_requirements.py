@@ -59,7 +59,7 @@ def imports(text: str) -> set[str]:
 
 
 def undeclared(contents: dict[str, bytes], declared: set[str]) -> dict[str, set[str]]:
-    """The imports in these files that no requirement covers, by file."""
+    """Return, for each of these files, the imports that no requirement covers."""
     found = {
         name: imports(data.decode()) - declared
         for name, data in contents.items()

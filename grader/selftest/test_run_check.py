@@ -16,7 +16,7 @@ X = np.array([1.0, 2.0], np.float32)
 
 
 def world(value, calls=()) -> CheckWorld:
-    """Ranks that return this."""
+    """Return a world in which every rank returns ``value``."""
 
     def runner(size, calls):
         ranks = [

@@ -137,8 +137,9 @@ def test_every_name_that_a_file_imports_is_there(copy):
 
 
 def test_it_holds_no_judging_that_only_hidden_checks_use(copy):
-    """Known mistakes and right answers of hidden checks are theirs: each module is used by a public
-    check, or by the engine.
+    """A public check, or another module, uses each module of ``grader/reference`` in the copy.
+
+    A module that only hidden checks use must not be in the copy.
     """
     texts = {
         path: path.read_text() for path in [*copy.glob("tests/*.py"), *copy.glob("grader/**/*.py")]
@@ -348,7 +349,7 @@ def hand_in_from(copy, tmp_path, change) -> subprocess.CompletedProcess:
 
 
 def begin(handout):
-    """One problem is written."""
+    """Put the solution of part 3 into the handout."""
     shutil.copy(ROOT / "solutions" / "data_parallel.py", handout)
 
 

@@ -52,7 +52,7 @@ def given(both: Ends) -> list[set[int]]:
 
 @pytest.fixture
 def quiet(monkeypatch) -> None:
-    """All that has moved, moved long ago."""
+    """Let the ranks count as quiet at once."""
     monkeypatch.setattr(hub, "QUIET_SECONDS", 0.0)
 
 

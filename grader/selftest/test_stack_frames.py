@@ -58,7 +58,7 @@ def stacks(tmp_path):
 
 
 def functions(stack: list[StackFrame]) -> list[str]:
-    """Those of this file."""
+    """Return the names of the functions of this file in a stack."""
     return [place.function for place in stack if place.file == __file__]
 
 

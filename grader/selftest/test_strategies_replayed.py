@@ -17,8 +17,9 @@ from solutions.pipeline_parallel import gpipe_schedule, one_forward_one_backward
 
 
 def ring(n: int, size: int, late: int = 0) -> list[Writer]:
-    """Of 2(n−1) steps, in each of which a rank sends to the right and receives from the left at
-    once.
+    """Return programs of a ring of 2(n−1) steps.
+
+    In each step, a rank sends to the right and receives from the left at once.
     """
     ranks = writers(n)
     for rank in ranks:

@@ -169,7 +169,7 @@ def test_what_is_no_solution_is_told_in_a_sentence(text, sentence, tmp_path, mon
 
 
 def test_there_are_solutions():
-    """Else all that follows would be about nothing."""
+    """Without solutions, the tests below would test nothing."""
     assert {"collectives", "data_parallel"} <= {path.stem for path in sources()}
 
 

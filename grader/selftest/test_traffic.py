@@ -12,7 +12,10 @@ from grader.wire.events import EMPTY_BYTES, Operation
 
 
 def operation(kind: str, n: int, sent=(), received=(), itemsize: int = 4) -> Operation:
-    """As the recorder tells it: the bytes are those of what was put in, or else of what comes out."""
+    """Return an operation as the recorder reports it.
+
+    Its bytes are those of the input, or those of the output if there is no input.
+    """
     return Operation(
         rank=0,
         call=0,

@@ -211,7 +211,7 @@ DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds
 
 
 def late(by: timedelta, **more) -> float:
-    """The percents that are taken off, at 10 a day."""
+    """Return the percentage that is taken off for this lateness, at 10 % a day."""
     return deduction(Late(percent_per_day=10, **more), Upload(created=NOW + by, due=NOW))[0]
 
 

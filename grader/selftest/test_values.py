@@ -51,7 +51,7 @@ def to_judge(value):
 
 
 def same(a, b) -> bool:
-    """Of the same kinds throughout, and of the same bits."""
+    """Return whether two values have the same types at every level, and the same bits."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray):

@@ -206,7 +206,7 @@ def test_what_cannot_be_collected_is_not_run(tmp_path):
 
 @pytest.mark.long
 def test_forked_workers_and_fresh_interpreters_find_the_same(tmp_path):
-    """Of solutions with a mistake, and a stub, in them."""
+    """The solutions contain one mistake and one stub."""
     submission = tmp_path / "submission"
     submission.mkdir()
     source = (ROOT / "solutions" / "collectives.py").read_text()

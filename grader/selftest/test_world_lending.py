@@ -258,7 +258,7 @@ def test_only_the_answers_of_the_second_try_count(checks):
 
 
 def test_after_a_second_try_the_others_of_its_problem_have_fresh_ranks(checks):
-    """Nobody who answers otherwise on ranks that were used may try each check twice."""
+    """Otherwise a submission that answers differently on used ranks could try each check twice."""
     check = checks(WHO + SPOILED)
     for name in ("spoil", "right"):
         judge_fairly(returns_its_input(name), {"world": check()})

@@ -338,7 +338,10 @@ def too_deep(*_):
 
 
 def started(descriptors, home) -> int:
-    """A rank that leaves a process in another session, says who both are, and ends soon."""
+    """Fork a rank that leaves a process in another session. Return the rank's pid.
+
+    The rank writes both pids into the file ``who``, and ends soon.
+    """
     pid = os.fork()
     if pid == 0:
         left = os.fork()
@@ -427,8 +430,9 @@ def test_a_supervisor_that_fails_ends_its_world(tmp_path, owner, name, says, tol
 @pytest.mark.long
 @LINUX
 def test_a_supervisor_that_is_stuck_is_ended(tmp_path):
-    """By the system; the server then ends its world: see
-    ``test_a_world_ends_with_whoever_looks_after_it``.
+    """The system ends the supervisor. The server then ends the world.
+
+    See ``test_a_world_ends_with_whoever_looks_after_it``.
     """
     (folder := tmp_path / "folder").mkdir()
 

@@ -98,7 +98,7 @@ def grade_whole() -> Verdicts:
 def try_parts() -> Verdicts:
     """Return the status of every check on every mutant and variant, as the mutation test runs them.
 
-    Raises CalledProcessError if it comes to no report.
+    Raises FileNotFoundError if the mutation test writes no report.
     """
     with tempfile.TemporaryDirectory() as folder:
         kinds = ("--kind", "mutant", "--kind", "variant", "--everything", "--seed", str(SEED))

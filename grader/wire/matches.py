@@ -100,8 +100,8 @@ class AtDestination:
 def match(trails: list[list], pairs: Sequence[Sequence[int]] = ()) -> Matches:
     """Match the operations of all ranks, by the rules at the top of this file.
 
-    ``trails`` has the trail of each rank. ``pairs`` lists the sends and receives of which the hub
-    knows that they belong together: rank and time of the send, rank and time of the receive.
+    ``trails`` has the trail of each rank. ``pairs`` lists the sends and receives that belong
+    together, as the hub knows: rank and time of the send, rank and time of the receive.
     """
     told = _told_matches(trails, pairs) if pairs else []
     settled = {id(operation) for found in told for operation in found.operations}
@@ -194,7 +194,7 @@ def _match_lane(lane: Lane, on_lane: OnLane, is_certain: bool) -> list[Match]:
     """
     sends, receives = on_lane.sends, on_lane.receives
     found = [Match([send, receive], [], is_certain) for send, receive in zip(sends, receives)]
-    source = cast(int, lane.source)  # a receive that names no source is not in ``on_lane``
+    source = cast(int, lane.source)  # every receive in ``on_lane`` names its source
     return found + [Match([receive], [source]) for receive in receives[len(sends) :]]
 
 

@@ -13,8 +13,8 @@ from grader.world.stack_requests import Stacks, is_communicating, seems_to_wait
 from grader.world.time_limits import TimeLimits
 from grader.world.withheld_results import WithheldResults
 
-# Seconds between two looks at what the ranks do: ``LOOK_SECONDS`` for each rank, because a look at
-# more ranks takes longer, but at least ``MIN_LOOK_SECONDS``.
+# Seconds between two looks at what the ranks do. A look at more ranks takes longer. So the judge
+# waits ``LOOK_SECONDS`` for each rank, but at least ``MIN_LOOK_SECONDS`` in total.
 LOOK_SECONDS = 0.01
 MIN_LOOK_SECONDS = 0.05
 # If every failed rank only reports that a peer has gone, ``grace_seconds`` is multiplied by this.
@@ -379,8 +379,8 @@ class ProgressJudge:
 
         The ranks are certainly stuck if all of them wait in communications and at least one
         operation is open. Otherwise the wait may end by itself, so the ranks must seem to wait
-        ``DOUBTS`` times in a row. The ranks are not stuck if a thread sleeps for a limited time,
-        unless they have been ``silent_for_long``.
+        ``DOUBTS`` times in a row. If a thread sleeps for a limited time, the ranks count as
+        stuck only if they have been ``silent_for_long``.
         """
         submission_dir = self.report.submission_dir
         open_on = {waiting.operation.rank for waiting in self.report.waiting()}

@@ -48,11 +48,11 @@ def _measured(
 
 
 def swept(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
-    """Run a sweep whose runs take no time, and return the list of the rows that it yields.
+    """Call a sweep function, and return the list of the rows that it yields.
 
-    The judge gives the result of each run, in order. Each row adds a mark to the trail. If the
-    function returns something that is not iterable, return this value unchanged. A row that is not
-    iterable is added to the list unchanged.
+    The judge gives the result of each run, in order, so the runs take no time. Each row adds a mark
+    to the trail. If the function returns something that is not iterable, return this value
+    unchanged. A row that is not iterable is added to the list unchanged.
     """
 
     def run(collective: str, size: int) -> tuple:

@@ -65,7 +65,7 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
     True, the rank passes the mark "send k" before its k-th send. Return the results of all calls.
     For the last call, also return the ledger, the spans and the first argument.
     """
-    from handout.timeline import Timeline  # the copy beside the submission
+    from handout.timeline import Timeline  # the copy in the submission's staged folder
 
     values, sends = [], itertools.count(1)
 

@@ -24,7 +24,7 @@ def chunked(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     are split, marks say how many tensors were still in memory although nobody needed them any more:
     see ``_Watch``.
     """
-    from handout import schedule_runner  # the copy beside the submission
+    from handout import schedule_runner  # the copy in the submission's staged folder
     from handout.timeline import Timeline
 
     stages, weights, x, batch_size, many = args

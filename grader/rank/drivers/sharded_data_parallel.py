@@ -178,7 +178,7 @@ def followed_layers(function: Callable, args: list, kwargs: dict, mark: Mark) ->
     records the fingerprints of its results, and then the rank gets the number. If ``metered`` is
     True, also return the meter's ledger.
     """
-    from handout import mlp  # the copy beside the submission
+    from handout import mlp  # the copy in the submission's staged folder
 
     *given, forward, backward = args
     layers = len(forward)

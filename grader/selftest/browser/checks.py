@@ -85,7 +85,7 @@ def drawn_text(browser: Browser) -> list[str]:
 
 
 def paper(browser: Browser) -> list[str]:
-    """Complain about text that is only shown after a click, which paper does not know."""
+    """Complain about text that a page shows only after a click: nobody can click on paper."""
     return browser.run("""
         const hidden = [...document.querySelectorAll("details > :not(summary)")].filter(
           (e) => e.parentElement.checkVisibility()  // what is left out on paper is left out as a whole
@@ -99,7 +99,11 @@ def paper(browser: Browser) -> list[str]:
 
 
 def keyboard(browser: Browser) -> list[str]:
-    """Complain about what Tab does not reach, reaches out of turn, hidden, or without a mark."""
+    """Complain about elements that cannot be used well with the Tab key.
+
+    Tab does not reach the element, or reaches it in another order, or reaches it while it is
+    hidden. Or nobody can see that the element has the focus.
+    """
     expected = browser.run(script("focus_before"))
     browser.wait()  # what has just been opened takes the focus only after it was drawn
     for _ in range(len(expected) + 1):
@@ -131,7 +135,7 @@ def _mark(focused: dict) -> str:
 
 
 def keys(browser: Browser) -> list[str]:
-    """Complain about details, boxes to tick and links that do not do what their keys ask for."""
+    """Complain about details, checkboxes and links that do not react to their keys."""
     complaints = []
     count = browser.run("return document.querySelectorAll('details').length")
     for at in range(count):
@@ -255,7 +259,7 @@ def console(browser: Browser) -> list[str]:
 
 
 def scripts(browser: Browser) -> list[str]:
-    """Complain if anything ran, asked, or led elsewhere.
+    """Complain if a script ran, a dialog opened, or the browser left the page.
 
     A script of hostile text sets ``window.ran``.
     """

@@ -1,7 +1,7 @@
 """Provide the browser, and the pages that it shows.
 
-These tests have a command of their own, `make browser-test`. Where several tests are chosen by
-LOCKSTEP_CASES, as in `make test`, they are not even collected.
+These tests have a command of their own, `make browser-test`. If LOCKSTEP_CASES is set, as in `make
+test`, pytest does not collect them.
 """
 
 from collections.abc import Callable, Iterator

@@ -31,7 +31,7 @@ class Fault:
 
 
 def swapped(old: str, new: str) -> Change:
-    """Return a change that replaces a text wherever it stands. It has to stand somewhere."""
+    """Return a change that replaces every occurrence of a text. The page must contain the text."""
     return _found(lambda page: page.replace(old, new))
 
 

@@ -1,8 +1,9 @@
-"""Grades a submission and prints all that was found, as JSON, for the pages that are tested.
+"""Grades a submission, and prints its records and notes as JSON.
 
     python -m grader.selftest.browser.gradings FOLDER
 
-The pages are made of records. ``python -m grader`` writes only results.json and the finished page.
+The tests make pages from these records. ``python -m grader`` writes only results.json and the
+finished page.
 """
 
 import json

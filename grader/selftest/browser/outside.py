@@ -1,6 +1,6 @@
-"""Plays the network: a proxy that notes what asks for a connection, and closes it.
+"""Plays the network: a proxy that notes connections, and closes them.
 
-The DevTools protocol tells of requests, but not of a connection that is made ahead of any request.
+The DevTools protocol reports requests, but no connection that is opened before any request.
 """
 
 import socket

@@ -38,7 +38,7 @@ def report(folder: Path, graded: Graded, words: Callable[[], str] | None) -> Pat
 
 
 def _rare(like: Record) -> list[Record]:
-    """Return records of kinds that this grading has not: other statuses, a drawing of everything."""
+    """Return records that this grading lacks: other statuses, and a drawing of everything."""
     told = {
         SKIPPED: Finding("Skipped: needs 2 GPUs."),
         ERROR: Finding("The grader failed."),
@@ -98,7 +98,7 @@ def _result(name: str, status: str, document: dict | None = None) -> SubmissionR
 
 
 def _reworded(result: SubmissionResult, words: Callable[[], str]) -> SubmissionResult:
-    """Return a result with other words in all that a student or an export has a say in."""
+    """Return a result with other words in every text that a student or an export can determine."""
     students = tuple(Student(words(), words(), words()) for _ in result.submission.students)
     document = deepcopy(result.document)
     for test in document.get("tests", []):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="session")
 def html(grading: Graded, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the page in which mistakes are made. A short one is loaded and walked through sooner."""
+    """Return the page in which mistakes are made. It is short, so that the tests are fast."""
     records, notes = grading
     kinds = {(record.number, record.status): record for record in reversed(records)}
     folder = tmp_path_factory.mktemp("faults")

@@ -3,7 +3,7 @@
 threat: 11
 full: hidden 1.6
 zero: public 1.6
-says: belong to no process
+says: only if they belong to its process
 seconds: 60
 """
 

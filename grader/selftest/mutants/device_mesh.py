@@ -111,7 +111,7 @@ WHOLE_BATCH = """    import torch
 
 
 def average_by(body: str) -> str:
-    """Lines in place of ``END`` that average each gradient by a function with this body."""
+    """Return lines that replace ``END``, and average each gradient by a function with this body."""
     return f"""
         def average(gradient):
 {indent(body, "        ")}

@@ -1,4 +1,4 @@
-"""What a wrong submission is: one small idea, as a change to the solution, and the verdict that it must get."""
+"""Describes a wrong submission: one small change of the solution, and the expected verdict."""
 
 from dataclasses import dataclass
 

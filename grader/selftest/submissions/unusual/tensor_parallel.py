@@ -45,14 +45,20 @@ def _check(shards, x, name):
 
 
 def _start_gather(part):
-    """part (k, …) contiguous; returns a function that gives (n·k, …)."""
+    """Start to gather ``part``, a contiguous tensor (k, …).
+
+    Return a function that waits, and returns the gathered tensor (n·k, …).
+    """
     gather = getattr(fc, "all_gather_single", None) or fc.all_gather_tensor
     pending = gather(part, 0, dist.group.WORLD)
     return lambda: _plain(pending)
 
 
 def _start_scatter(term):
-    """term (n·k, …) contiguous; returns a function that gives this rank's (k, …) of the sum."""
+    """Start to sum ``term``, a contiguous tensor (n·k, …), over the ranks.
+
+    Return a function that waits, and returns this rank's block (k, …) of the sum.
+    """
     scatter = getattr(fc, "reduce_scatter_single", None) or fc.reduce_scatter_tensor
     pending = scatter(term, "sum", 0, dist.group.WORLD)
     return lambda: _plain(pending)
