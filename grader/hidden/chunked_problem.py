@@ -27,8 +27,8 @@ class ChunkProblem:
     """A chunk of ``layers`` layers, its saved tensors, and the gradient of its output.
 
     The checks call the two halves of the backward pass: B (``backward_input``) and W
-    (``backward_weights``). All tensors are drawn again while gelu is flat: see
-    ``single_device.is_flat``.
+    (``backward_weights``). One of several rows of the input is zero, like a row of padding. All
+    tensors are drawn again while gelu is flat: see ``single_device.is_flat``.
     """
 
     def __init__(self, rng, layers=2, rows=3, width=5, dtype=np.float64):
@@ -36,6 +36,8 @@ class ChunkProblem:
         while True:
             self.weights = drawn_weights(rng, layers, width, dtype)
             x = np.asarray(rng.standard_normal((rows, width)), dtype)
+            if rows > 1:
+                x[rng.integers(rows)] = 0
             saved = single_device.forward(self.weights, x)[1]
             self.saved = [(np.asarray(a, dtype), np.asarray(z, dtype)) for a, z in saved]
             self.grad_y = np.asarray(rng.standard_normal((rows, width)), dtype)

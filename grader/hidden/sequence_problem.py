@@ -16,6 +16,11 @@ NESTED = (list, tuple)
 # In a problem with large scores, a query's scores with one block differ by at least this much from
 # its scores with another block. exp(1000) is infinite in float64.
 BLOCK_SHIFT = 1000.0
+HIDDEN_SHIFT = 20_000.0
+EQUAL = (
+    "all probabilities are equal, so the right expert is the first one. max and argmax return the"
+    " first of several equal numbers. sort and topk may return another one"
+)
 # In a problem with large logits, the gate is multiplied by this power of two, and the two largest
 # logits of a token differ by at least FAR_APART. Then rounding cannot change p, which is almost 1.
 LARGE_GATE, FAR_APART = 1024, 20.0
@@ -174,10 +179,16 @@ class PairProblem(SharedCalls):
 class AttentionProblem(SharedCalls):
     """Queries, keys and values of a sequence.
 
+    If each rank has several rows, one query is zero, like a row of padding. All its scores are 0.
+    This query is never the first one.
+
     If an ``offset`` is given, scores are large: ``offset`` · factor + sign · BLOCK_SHIFT · number
     is added to each score. The factor (1/rows to 1) and the sign (0, 1 or −1) depend on the query.
     The number depends on the key's block: the blocks are numbered in a random order. So the largest
-    scores of two queries differ by a large amount. The largest scores of two blocks do, too.
+    scores of two queries differ by a large amount. The largest scores of two blocks do, too. One
+    query of each block, but not the last, has another large score: with the last key of its block.
+    If attention is causal, the query does not see this key. The score is larger than its scores
+    with all earlier keys, by about HIDDEN_SHIFT.
     """
 
     def __init__(self, rng, n, causal, rows=3, width=4, offset=0.0, dtype=np.float64, mixed=False):
@@ -189,20 +200,25 @@ class AttentionProblem(SharedCalls):
         self.offset = offset
         if offset:
             self._add_offsets(rng, rows)
+        elif rows > 1:
+            self.q[rng.integers(1, rows * n)] = 0
         self.seen = attention.visible(rows * n, causal)
         self.forwarded = attention.attention(self.q, self.k, self.v, self.seen)
         self.block_bytes = rows * rows * np.dtype(dtype).itemsize
         self.shard_bytes = self.q.astype(dtype).nbytes // n
 
     def _add_offsets(self, rng, rows):
-        """Set the first two columns of queries and keys, so that they make the offsets."""
+        """Set the first three columns of queries and keys, so that they make the offsets."""
         n, root = self.n, self.q.shape[1] ** 0.5
+        self.q[:, 2] = self.k[:, 2] = 0
         factors = np.arange(1, rows + 1) / rows
         signs = np.resize((0, 1, -1), rows)
         for own in np.split(self.q, n):
             own[:, 0], own[:, 1] = root * rng.permutation(factors), root * rng.permutation(signs)
+            own[rng.integers(rows - 1), 2] = root
         self.k[:, 0] = self.offset
         self.k[:, 1] = BLOCK_SHIFT * np.repeat(rng.permutation(n), rows)
+        self.k[rows - 1 :: rows, 2] = HIDDEN_SHIFT * np.arange(1, n + 1)
 
     @property
     def tolerance(self):
@@ -290,6 +306,7 @@ class ExpertProblem(SharedCalls):
         """
         self.n, self.each, self.dtype, self.mixed = n, each, dtype, mixed
         self.chosen = n * each if only is None else len(only)  # experts that may get tokens
+        self.otherwise = ""  # the likely cause of a wrong y, if no other cause is found
         self.gap = FAR_APART if are_logits_large else 1e-3  # between a token's largest logits
         while True:
             self.gate = rng.standard_normal((width, n * each))
@@ -347,8 +364,18 @@ class ExpertProblem(SharedCalls):
         """Return the same problem with a gate of zeros. Then every token chooses expert 0."""
         equal = copy(self)
         equal.gate = np.zeros_like(self.gate)
+        equal.otherwise = EQUAL
         equal.mixture = experts.Mixture(equal.gate, self.weights, self.tokens)
         return equal
+
+    def with_other_weights(self, rng):
+        """Return the same problem with other experts' weights, and with other gradients of y."""
+        other = copy(self)
+        other.weights = [self._exact(rng.standard_normal(w.shape)) for w in self.weights]
+        other.grads = [self._exact(rng.standard_normal(grad.shape)) for grad in self.grads]
+        other.mixture = experts.Mixture(self.gate, other.weights, self.tokens)
+        other.own_weights = [other.mixture.own_weights(rank) for rank in range(self.n)]
+        return other
 
     def with_half_tokens(self):
         """Return the same problem with all tokens divided by 2. Each token keeps its expert."""
@@ -376,6 +403,7 @@ class ExpertProblem(SharedCalls):
             select=lambda r: r[0],
             label="the tensor of the outputs of this rank's tokens",
             known_mistakes=self.mixture.forward_mistakes,
+            otherwise=self.otherwise,
         )
 
     def has_saved(self, run):

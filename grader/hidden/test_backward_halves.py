@@ -14,6 +14,7 @@ from grader.hidden.chunked_memory import (
     require_z_freed,
 )
 from grader.hidden.chunked_problem import ChunkedProblem, ChunkProblem
+from grader.hidden.two_calls import KEPT_A_PART, in_turn, returns_both
 from grader.reference import better_schedules
 from grader.reference.counting import counted
 
@@ -41,13 +42,20 @@ def chunk_problems(rng):
 @weight(0.25)
 def test_halves(world, rng):
     """backward_input and backward_weights together return all gradients of a backward pass (any
-    number of layers, dtype and layout)
+    number of layers, dtype and layout); a later call does not change these gradients
     """
     problems = chunk_problems(rng)
     requests = [
         request(first) for p, first in problems for request in (p.input_request, p.weights_request)
     ]
-    runs = world(1, *requests, *(p.together_request(first) for p, first in problems))
+    first, later = problems[0][0], ChunkProblem(rng)
+    in_place = [
+        in_turn(1, *(request(p) for p in (first, later)), driver="refilled")
+        for request in (ChunkProblem.input_request, ChunkProblem.weights_request)
+    ]
+    *runs, of_inputs, of_weights = world(
+        1, *requests, *(p.together_request(first) for p, first in problems), *in_place
+    )
     together = runs[len(requests) :]
     for (p, _), of_input, of_weights, of_both in zip(problems, runs[::2], runs[1::2], together):
         of_input.returns(
@@ -73,6 +81,11 @@ def test_halves(world, rng):
         )
         of_weights.keeps_inputs()
         p.require_together(of_both)
+    options = {"tolerance": first.tolerance, "otherwise": KEPT_A_PART}
+    grad_xs = [first.grad_x], [later.grad_x]
+    returns_both(of_inputs, *grad_xs, "the values grad_x", lambda r: r[0], **options)
+    gradients = [first.gradients], [later.gradients]
+    returns_both(of_weights, *gradients, "the lists of the weights' gradients", **options)
 
 
 @number("8.2")

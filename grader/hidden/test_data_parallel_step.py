@@ -72,7 +72,7 @@ def test_step_gradients(world, rng):
         problems, requests = step_problems(rng, n)
         weights, _, shards = problems[-1]
         again = call("data_parallel.data_parallel_step", weights, per_rank(*shards), driver="twice")
-        steps, in_place = _steps_in_place(rng, n)
+        steps, in_place = _steps_in_place(rng, n, like=problems[1][0])
         *runs, twice, anew = world(n, *requests, again, in_place)
         # Only in the first problem, layouts differ from rank to rank.
         orders_of_problems = [memory_orders(n)] + [()] * (len(problems) - 1)
@@ -91,13 +91,14 @@ def test_step_gradients(world, rng):
         _computes_anew(anew, steps)
 
 
-def _steps_in_place(rng, n):
+def _steps_in_place(rng, n, like):
     """Return the problems of two steps, and a request that makes both steps with the same tensors.
 
-    Between the two steps, the values of these tensors change in place.
+    Between the two steps, the values of these tensors change in place. The weights have the shapes
+    of the weights ``like``, which have another dtype.
     """
-    layers, width, rows = (int(rng.integers(low, 7)) for low in (1, 2, 1))
-    steps = [problem(rng, n, layers=layers, width=width, rows=rows) for _ in range(2)]
+    sizes = {"layers": len(like), "width": len(like[0]), "rows": int(rng.integers(1, 7))}
+    steps = [problem(rng, n, **sizes) for _ in range(2)]
     requests = [
         call("data_parallel.data_parallel_step", weights, per_rank(*shards))
         for weights, _, shards in steps

@@ -16,7 +16,7 @@ from grader.hidden.sequence_problem import (
     require_no_gradient,
     require_traffic,
 )
-from grader.hidden.two_calls import in_turn, returns_both
+from grader.hidden.two_calls import KEPT_A_PART, in_turn, returns_both
 from grader.hidden.world_sizes import SIZES
 from grader.reference import experts
 
@@ -224,15 +224,18 @@ def test_mixture_backward(world, rng):
     all experts (1 to 4 ranks)
     """
     for n in SIZES:
-        problems, other = expert_problems(rng, n), ExpertProblem(rng, n, [6] * n, each=3, width=3)
+        problems = expert_problems(rng, n)
         first = problems[-1]
-        both = in_turn(n, first.backward(), other.backward())
+        other = first.with_other_weights(rng)
+        both = in_turn(n, first.backward(), other.backward(), driver="refilled")
         *runs, kept = world(n, *(p.backward() for p in problems), both)
         for run, p in zip(runs, problems):
             p.has_gradients(run)
             run.keeps_inputs()
         results = (p.cast(p.mixture.gradients(p.grads)) for p in (first, other))
-        returns_both(kept, *results, "the gradients", tolerance=first.tolerance)
+        returns_both(
+            kept, *results, "the gradients", tolerance=first.tolerance, otherwise=KEPT_A_PART
+        )
 
 
 @number("9.3")
@@ -247,6 +250,8 @@ def test_idle_experts(world, rng):
             ExpertProblem(rng, n, COUNTS[n], only=[1]),  # only rank 0 gets tokens
             ExpertProblem(rng, n, (*COUNTS[n][1:], 0), only=[0, 2 * n - 1]),
             ExpertProblem(rng, n, COUNTS[n]).with_equal_probabilities(),
+            # torch.sort keeps the order of up to 16 equal numbers in a row, but not of more.
+            ExpertProblem(rng, n, COUNTS[n], each=-(-17 // n)).with_equal_probabilities(),
         ]
         if n == crowded:
             # An expert has no capacity: it computes all tokens that choose it.

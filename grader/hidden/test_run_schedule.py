@@ -377,7 +377,8 @@ def refuses_schedules(world, rng, p):
     beyond = [(kind, m if i == 1 else i) for kind, i in schedule]
     forward_twice = [("forward", 1) if action == ("forward", 0) else action for action in schedule]
     longer, shorter = schedule + [("forward", 0)], gpipe(0, n, m - 1)
-    broken = [schedule[:-1], longer, shorter, twice, forward_twice, beyond, []]
+    renamed = [(kind.replace("backward", "B"), i) for kind, i in schedule]
+    broken = [schedule[:-1], longer, shorter, twice, forward_twice, beyond, renamed, []]
     wrong = p.wrong_counts(rng)
     runs = world(
         n,

@@ -15,11 +15,11 @@ from grader.reference import sharded
 def tensor_lists(rng, n):
     """Return four lists of tensors.
 
-    The first list has many shapes. The second needs no padding. The third has only one entry. The
-    last has integers.
+    The first list has many shapes, also one without entries. The second needs no padding. The third
+    has only one entry. The last has integers.
     """
     return [
-        [rng.standard_normal(shape) for shape in ((2, 3), (5,), (), (2, 1, 2), (3, 3))],
+        [rng.standard_normal(shape) for shape in ((2, 3), (5,), (), (0, 3), (2, 1, 2), (3, 3))],
         [rng.standard_normal((n, 2)).astype(np.float32), rng.standard_normal(n).astype(np.float32)],
         [rng.standard_normal((1,))],
         [rng.integers(1, 99, (2, 3)), rng.integers(1, 99, 4)],
@@ -138,7 +138,8 @@ def test_flat_misuse(world, rng):
             *(call(f"{module}.unflatten", flat, [(2, 2), (1,)], may_raise=True) for flat in flats),
         )
         for run in runs[: len(lists)]:
-            run.raises_value_error("float32", given="tensors of two dtypes (the first is float64)")
+            given = "tensors of two dtypes (the first is float64)"
+            run.raises_value_error("float32", "float64", given=given)
         for run, flat in zip(runs[len(lists) :], flats):
             ranks = f"{n} rank{'s' * (n > 1)}"
             given = f"{len(flat)} entries for shapes (2, 2) and (1,) on {ranks}"

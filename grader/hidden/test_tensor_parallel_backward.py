@@ -20,6 +20,7 @@ from grader.hidden.tensor_problem import (
     shapes_of_gradients,
     traffic_problems,
 )
+from grader.hidden.two_calls import KEPT_A_PART
 from grader.hidden.world_sizes import drawn_sizes, has_room, with_more_ranks
 from grader.reference import tensor_parallel as parts
 from grader.reference.collective_mistakes import OVERWRITTEN
@@ -104,7 +105,7 @@ def test_backward_twice(world, rng):
                 per_rank(*((p.shards[r], p.saved_by(r), p.grad_y) for r in range(n)))
                 for p in problems
             ),
-            driver="in_turn",
+            driver="refilled",
         )
         for problems in pairs
     ]
@@ -119,6 +120,7 @@ def test_backward_twice(world, rng):
             select=lambda r: [[grad_x, *own] for grad_x, own in r],
             label="the list of gradients, [call][0 for x, then 1, 2, … for the shards],",
             known_mistakes=[{OVERWRITTEN: [own[1], own[1]]} for own in expected],
+            otherwise=KEPT_A_PART,
         )
     p = Problem(rng, n)
     (run,) = world(n, p.backward(driver="twice"))

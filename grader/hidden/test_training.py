@@ -250,7 +250,10 @@ def test_train_losses(world, rng):
             what="tensors of losses",
             select=lambda r: r[0],
             tolerance=LONG,
-            otherwise="does train make a new optimizer in each call?",
+            otherwise=(
+                "does train make a new optimizer in each call? The weights may still have the"
+                " `grad` of the first call: is it cleared before the first backward pass?"
+            ),
         )
 
 

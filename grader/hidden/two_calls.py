@@ -7,6 +7,11 @@ makes only one call, or two calls with the same arguments.
 from grader.check.api import call, per_rank
 from grader.reference.collective_mistakes import OVERWRITTEN, STALE
 
+KEPT_A_PART = (
+    "the second call had the tensors of the first call, with new values, as after a step of an"
+    " optimizer. Does the function keep something that it has computed from earlier values?"
+)
+
 
 def in_turn(size, first, second, driver="in_turn"):
     """Return a request that calls one function twice, and sends back both results at the end.

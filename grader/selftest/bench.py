@@ -1,14 +1,14 @@
-"""Measure how fast the grader is, beside torch:  make bench
+"""Measure how fast the grader is, compared with torch:  make bench
 
 The command prints (``BENCH='--only worlds deadlock'`` measures a part of this):
 - the median time of whole worlds, from the request until the last process is gone. In turns with
   them, ``torch.multiprocessing.spawn`` does the same: start, one all-reduce, result back, gone;
 - the time from a deadlock to its verdict;
-- the time from saving a file to its verdict (`make watch`), and of `make test K=ring`, beside pytest
-  with ``spawn``;
-- the wall time and the peak memory of grading the solutions and the handout, and where the time
-  goes;
-- the time of a step of the reference beside torch's own.
+- the time from saving a file to its verdict (`make watch`), and the time of `make test K=ring`,
+  compared with pytest and ``spawn``;
+- the wall time and the peak memory of grading the solutions and the handout, and how the time
+  divides;
+- the time of a step of the reference, compared with torch's own.
 """
 
 import argparse

@@ -74,7 +74,7 @@ def seconds_from_saving(copy: Path) -> dict[str, list[float]]:
         watch.until("Done")
         for kind, number in itertools.product(kinds, range(SAVINGS)):
             body, verdict = kinds[kind]
-            # Each time another version: a name that nobody uses is a change, too.
+            # Save a different version each time. A name that is never used also counts as a change.
             body = f"    version_{number} = 0\n{body}"
             began = time.monotonic()
             watch.save(body)
@@ -82,7 +82,8 @@ def seconds_from_saving(copy: Path) -> dict[str, list[float]]:
             times[kind].append(time.monotonic() - began)
             watch.until("Done")
     finally:
-        # No Ctrl-C: a shell that runs this in the background makes all processes ignore it.
+        # Do not send Ctrl-C: a shell that runs this in the background makes all processes ignore
+        # it.
         watch.end(signal.SIGTERM)
     return times
 
@@ -91,8 +92,8 @@ def seconds_of_a_check(copy: Path) -> tuple[list[float], list[float]]:
     """Return the seconds of `make test K=ring_all_reduce`, and of the same checks with spawn, in turns."""
     (copy / "test_course.py").write_text(COURSE)
     environment = arguments(copy)["env"] | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(copy)}
-    # As a student has it: compiled modules are kept, and there is no hypothesis, whose plugin takes
-    # half a second to import.
+    # A student's environment keeps compiled modules, and has no hypothesis, whose plugin takes half
+    # a second to import.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTEST_ADDOPTS"] = "-p no:hypothesispytest"
     ours = ["make", "test", "K=ring_all_reduce", f"PY={sys.executable}"]

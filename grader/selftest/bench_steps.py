@@ -108,7 +108,7 @@ def data_parallel_step(weights: list[Tensor], x: Tensor) -> Step:
 
 def gradient_buckets(weights: list[Tensor], x: Tensor) -> Step:
     leaves = [weight.clone().requires_grad_() for weight in weights]
-    buckets = data_parallel.GradientBuckets(leaves, bucket_bytes=4 << 20)  # a layer each
+    buckets = data_parallel.GradientBuckets(leaves, bucket_bytes=4 << 20)  # a bucket for each layer
     return by_autograd(
         lambda x: mlp.forward(leaves, x), leaves, data_parallel.shard_batch(x), buckets.wait
     )

@@ -35,10 +35,11 @@ COMPARISONS = [
 
 
 def compare_all(folder: Path) -> None:
-    """On every rank: all comparisons, into a file of its own: how far the reference and this rank
-    alone are from torch's.
+    """Make all comparisons on every rank, and write the results of this rank into its own file.
+
+    A result is how far the reference, and this rank alone, are from torch's values.
     """
-    # a deadlock: say where, instead of waiting for gloo's half hour
+    # in a deadlock, print the stacks instead of waiting for gloo's half hour
     faulthandler.dump_traceback_later(240, exit=True)
     torch.set_num_threads(1)
     weights = mlp.init_weights(LAYERS, WIDTH, dtype=torch.float64)

@@ -13,7 +13,7 @@ from grader.check.record import FAILED, PASSED, UNIMPLEMENTED
 from grader.course.results import BROKE, GRADED, REFUSED, SubmissionResult
 from grader.course.submissions import Student, Submission
 
-# Without extra credit: how many marks are wrong was measured with so many checks.
+# Extra credit is left out, because the number of wrong marks was measured with these checks.
 PROBLEMS = [
     (number, title)
     for part in PARTS.values()
@@ -79,7 +79,7 @@ def _result(
     rng: np.random.Generator, index: int, difficulty: np.ndarray, planted: Planted
 ) -> SubmissionResult:
     ability, fate = rng.normal(0, 1.2), rng.random()
-    # Some give up, the weaker ones earlier; some leave out single problems.
+    # Some students give up, the weaker ones more often. Some leave out single problems.
     last = len(PROBLEMS) - (rng.integers(0, 22) if rng.normal(ability, 1) < -0.8 else 0)
     tests = []
     for row, (number, _) in enumerate(PROBLEMS):

@@ -1,4 +1,4 @@
-"""Streams from a hostile rank to the hub of its world, beside another rank that is honest."""
+"""Streams from a hostile rank to the hub of its world. The other rank of the world is honest."""
 
 import copy
 import json
@@ -100,8 +100,10 @@ HONEST = [
 
 
 def make(random: Random) -> bytes:
-    """Return one input: the number of honest operations with which the other rank answers, whether
-    the order is strict, and the hostile stream.
+    """Return one input for ``judge``: two bytes, and the hostile stream.
+
+    The first byte is the number of honest operations with which the other rank answers. The second
+    byte says whether the order is strict, and whether the hub withholds messages.
     """
     steps = [step for step in HONEST if random.random() < 0.7] or HONEST[:1]
     chosen = [frame for step in steps for frame in step]
@@ -125,7 +127,7 @@ def make(random: Random) -> bytes:
 
 
 def mirrored(step: list[tuple]) -> list[tuple]:
-    """Return what rank 1 does where rank 0 does this."""
+    """Return what rank 1 does while rank 0 does ``step``."""
     kind, meta, _ = step[0]
     if kind != frames.OPERATION:
         return step
@@ -188,7 +190,7 @@ class Ends:
             self.write(judge, frames.pack(frames.INPUTS, {"served": [GIVEN]}, b"", NONCE))
 
     def write(self, end: socket.socket, data: bytes) -> None:
-        """Write all of it, as far as the hub listens."""
+        """Write all of the data, or as much as the hub reads before it closes the connection."""
         while data:
             try:
                 data = data[end.send(data[: 1 << 16]) :]
@@ -275,7 +277,7 @@ def judge(data: bytes) -> str:
         alone = {"group": [1], "group_name": "own"}
         ends.post(1, operation(99, **alone))
         for rank, end in enumerate(ends.judges):
-            for frame in ends.frames_of(end):  # all that a judge hears is of the agreed form
+            for frame in ends.frames_of(end):  # every frame to a judge has the agreed form
                 if frame.kind == frames.EVENT and "operation" in frame.meta:
                     assert read_event(rank, frame.meta, 2).at > 1 << 20
                 assert frame.kind not in (frames.OPERATION, frames.STORE, frames.ANSWER)

@@ -1,7 +1,7 @@
-"""Zips and directories such as a hostile student may hand in, and what the intake makes of them.
+"""Zips and directories such as a hostile student may hand in, and how the intake reacts to them.
 
-Zips are written by a writer of our own, which lies about whatever it is asked to lie about; then
-some of their bytes are changed.
+Our own writer writes the zips. It can give any wrong value about a zip. Then some of the bytes are
+changed.
 """
 
 import bz2
@@ -206,7 +206,7 @@ def zipped(entries: list, end_lies: dict) -> bytes:
 
 
 def build_directory(root: Path, random: Random) -> None:
-    """Files, links, pipes and folders under odd names; some lead out of the submission."""
+    """Make files, links, pipes and folders with odd names. Some lead out of the submission."""
     root.mkdir()
     outside = root.parent / "outside"
     if not outside.exists():

@@ -1,5 +1,4 @@
-"""What the judges make of odd results: right answers, in which parts are replaced by values that no
-honest rank sends.
+"""How the judges react to odd results: right answers with some values that no honest rank sends.
 
 The right answers are those of the solutions, recorded once. The tests start no ranks.
 """

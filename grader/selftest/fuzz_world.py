@@ -1,5 +1,6 @@
-"""What the judge makes of a stream from a hostile rank. The stream passes the judge's own code, from
-the socket to the report and the diagnosis.
+"""How the judge reacts to a stream from a hostile rank.
+
+The stream passes the judge's own code, from the socket to the report and the diagnosis.
 """
 
 import json
@@ -55,7 +56,7 @@ def judge(data: bytes) -> str:
     """
     if data[:1] == b"S":
         return _judge_stacks(data[1:].decode(errors="replace"))
-    # believes all that any world believes
+    # this world accepts all that any world accepts
     world = World(None, 2, CALLS, STAGE, Limits(), trace=True)
     world.selector.close()
     world.selector = Selector()

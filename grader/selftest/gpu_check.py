@@ -1,7 +1,8 @@
 """Finds out in one run what a machine with GPUs can do:  make gpu-check
 
-Every step runs in processes of its own, with a time limit, and the next step runs whatever the last
-one did. At the end there is one table. Without a usable GPU this says so, and exits with code 2.
+Every step runs in processes of its own, with a time limit. The next step also runs if a step has
+failed. At the end there is one table. Without a usable GPU the command prints a sentence, and exits
+with code 2.
 """
 
 import json
@@ -34,7 +35,7 @@ from grader.world.report import Call
 from grader.world.world import World
 
 SECONDS = 90  # for one step
-Row = tuple[str, str, str]  # the step, what was tried, what came of it
+Row = tuple[str, str, str]  # the step, what was tried, the outcome
 
 
 # ——— programs that other processes run. DEVICE, RANK and SIZE come from the environment.
@@ -237,7 +238,7 @@ class Check:
                     )
 
     def _operations(self, backend: str, environment: Callable, size: int, entries: int) -> str:
-        """Run all operations, and say which do not work, if not all do."""
+        """Run all operations, and return which of them do not work, or that all work."""
 
         def go(operations: str) -> list[str]:
             return self._world(backend, environment, size, entries, operations, 40)
@@ -269,7 +270,7 @@ class Check:
             return run([OPERATIONS] * size, own, limit)
 
     def stream_order(self) -> Iterator[Row]:
-        """Find the size from which neighbours that batch nothing stand still on nccl."""
+        """Find the size from which two ranks that do not batch isend and irecv deadlock on nccl."""
         backend = "nccl" if self.device == "cuda" else "gloo"
         for power in range(0, 27, 2):
             ends = self._world(

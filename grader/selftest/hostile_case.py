@@ -1,6 +1,6 @@
 '''Define the format of a hostile case, and its class.
 
-A case is a submission that tries something, with what the grader must make of it. One file in
+A case is a submission that tries something, and the verdict that it must get. One file in
 ``hostile/`` holds one case. The file begins with a header, a docstring of this form:
 
     """Leaves a daemon of its own session.
@@ -20,12 +20,12 @@ must be there:
                "hidden 1.6" for these checks alone
     zero       problems that get no marks
     some       problems of which at least one check loses marks
-    runs       more problems that are run, whatever comes of them
+    runs       more problems that are run, with any result
     status     status of every check of ``zero``
     says       words that a message of a check that lost marks must hold; one line for each text
     note       words that the output for the whole submission must hold; one line for each text
-    never      words that nobody may see, in addition to those that never may be seen; one line for
-               each text
+    never      words that no output may hold, in addition to those that no output of any case may
+               hold; one line for each text
     base       "solutions" or "handout": the files to begin with; a file of the case replaces the
                file of the same name
     extends    the same, but a file of the case is appended to the file of the same name
@@ -39,8 +39,8 @@ must be there:
                grader or its files, it excuses only points, words and ACHIEVED: see
                ``hostile_verdict.Faults``
 
-Some things cannot be held by a text file. They are made when the submission is built. Names are
-those in the submission:
+A text file cannot hold some things. They are made when the submission is built. Names are those in
+the submission:
 
     removed    files of the base to leave out
     folders    empty folders
@@ -67,7 +67,7 @@ marker begins another file:
 
 from dataclasses import dataclass, field
 
-# What submissions do, by accident or on purpose. Each text goes on after "a submission".
+# What submissions do, by accident or on purpose. Each text continues the words "a submission".
 THREATS = {
     1: "is the untouched handout",
     2: "lacks a file, or names it differently",

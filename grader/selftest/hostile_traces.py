@@ -1,10 +1,9 @@
-"""What a hostile submission may leave behind, and what it may have touched: looked for from
-outside, and cleaned away.
+"""Find from outside what a hostile submission has left behind or changed, and clean up.
 
-A machine may be shared, and other gradings may be under way. So a trace counts, and is cleaned
-away, only if it is certain whose it is: by the token that every attack puts into the names of what
-it makes, or by a mark in the environment that the fork server hands down. What has neither is told
-from others' by having lost its parent, and is left alone.
+A machine may be shared, and other gradings may run at the same time. So only what certainly belongs
+to this case is removed: every attack puts a token into the names of what it makes, and the fork
+server hands down a mark in the environment. A process that has neither also counts as a trace if a
+rank's user owns it and it has lost its parent. But such a process is not killed.
 """
 
 import ctypes
@@ -54,21 +53,22 @@ class Canaries:
 
 
 class Traces:
-    """What there is before a grading, to be compared with what there is after it."""
+    """What exists before a grading, to be compared with what exists after it."""
 
     def __init__(
         self, mark: str, token: str, key: int, temporary: Path, own: Callable[[], int | None]
     ) -> None:
-        """``mark`` is in the server's environment, ``token`` and ``key`` name what this case makes.
+        """Note what exists now. ``mark`` is in the server's environment.
 
-        ``own`` tells which process is the server's standby, if any: that one is no trace.
+        ``token`` and ``key`` name what this case makes. ``own`` returns the process id of the
+        server's standby, if there is one: the standby is no trace.
         """
         self.words = (mark.encode(), token.encode())
         self.token, self.key, self.temporary, self.own = token, key, temporary, own
         self.before = set(processes())
 
     def left(self) -> list[str]:
-        """Sentences about what is still there; what is found is ended and removed."""
+        """Return sentences about all traces. Kill the marked processes, and remove the files."""
         deadline = time.monotonic() + PATIENCE
         while (alive := self._alive()) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -95,7 +95,7 @@ class Traces:
             orphan = parent == "1" and Path(f"/proc/{pid}").stat().st_uid in UIDS
         except OSError:
             return False
-        # the dead are their parent's to collect
+        # a dead process is no trace: its parent has yet to collect it
         return state != "Z" and (orphan or self._is_marked(pid))
 
     def _is_marked(self, pid: int) -> bool:
@@ -133,7 +133,7 @@ class Traces:
 
 
 def processes() -> list[tuple[int, str]]:
-    """(pid, when it started) of every process."""
+    """Return the pid and the start time of every process."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():

@@ -19,8 +19,8 @@ from grader.selftest.hostile_traces import Canaries
 class Workshop:
     """Builds one submission, and the files around it.
 
-    The submission's code is told where its results will be, and where earlier results and the
-    submission of a neighbour are.
+    The submission's code gets the paths of its results, of earlier results, and of the submission
+    of a neighbour.
     """
 
     def __init__(self, case: Case, place: Path) -> None:

@@ -25,7 +25,7 @@ class Element:
 
 
 class Tree(HTMLParser):
-    """Reads strictly: every element is ended, and in turn."""
+    """Reads strictly: every element must be closed, in the right order."""
 
     def __init__(self, content: str) -> None:
         super().__init__()

@@ -85,7 +85,7 @@ def graded(folder: Path, part: str, address: str, into: Path) -> Grading:
 
 
 def _tell(future: Future[Grading]) -> None:
-    """Print what was wrong with a grading that is done, if anything was."""
+    """Print what was wrong with a finished grading, if anything was."""
     if not future.cancelled() and (one := future.result()).faults:
         print(
             f"\n{one.submission}, {one.part}, after {one.seconds:.0f} s:",
@@ -128,7 +128,7 @@ class Measured:
 def grade_side_by_side(gradings: int, at_a_time: int) -> int:
     """Grade right submissions, several at a time. Return the command's exit code.
 
-    Ctrl-C ends the run early, and what was measured until then is told.
+    Ctrl-C ends the run early. The command then prints what it has measured until then.
     """
     chosen = itertools.islice(itertools.cycle(right()), gradings)
     measured, is_whole = Measured(), True

@@ -1,10 +1,12 @@
-"""Grade with the oldest and the newest supported Python and torch:  python -m
-grader.selftest.matrix [--all]
+"""Grade with the oldest and the newest supported Python and torch.
 
-Makes an environment for each pair, one after the other, with handout/set_up.py; grades the
-solutions, which must get all points, and the stubs, which must get none; removes the environment.
-What cannot be had on this machine is said below the table. Without a GPU and PyTorch's index of
-builds for the CPU, each environment is a download of some gigabytes.
+    python -m grader.selftest.matrix [--all]
+
+The command makes an environment for each pair, one after the other, with handout/set_up.py. It
+grades the solutions, which must get all points, and the stubs, which must get none. Then it removes
+the environment. Below the table, it says which pairs could not be tried on this machine, and why.
+Without a GPU and PyTorch's index of builds for the CPU, each environment is a download of some
+gigabytes.
 """
 
 import argparse
@@ -50,8 +52,9 @@ class Outcome:
 
 
 def pythons() -> dict[str, str]:
-    """Return the interpreters of this machine that can make environments, by version, the oldest
-    first.
+    """Return the Pythons of this machine that can make environments, the oldest first.
+
+    The result maps versions to paths.
     """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = {}
@@ -63,15 +66,17 @@ def pythons() -> dict[str, str]:
         for candidate in filter(None, candidates):
             code = "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"
             done = subprocess.run([candidate, "-c", code], capture_output=True, text=True)
-            if done.stdout.strip() == version:  # and not a shim with nothing behind it
+            if done.stdout.strip() == version:  # a shim may be there without its Python
                 found[version] = str(candidate)
                 break
     return found
 
 
 def pairs(versions: list[str], everything: bool) -> list[Pair]:
-    """Return the pairs to try: the oldest and the newest Python here with the oldest and the newest
-    torch, or all pairs.
+    """Return the pairs of Python and torch to try.
+
+    They are the oldest and the newest Python of this machine, each with the oldest and the newest
+    torch. With ``everything``, they are all pairs.
     """
     chosen = versions if everything else sorted({versions[0], versions[-1]}, key=versions.index)
     return [(python, torch) for python in chosen for torch in TESTED_TORCH]

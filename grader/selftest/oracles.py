@@ -1,8 +1,8 @@
-"""The reference beside torch's own parallelism: on the same ranks, with the same numbers.
+"""Compare the reference with torch's own parallelism: on the same ranks, with the same numbers.
 
 Everything here runs on the ranks. A comparison returns named tensors three times: the reference's,
-torch's, and what this rank would get without communicating, which must differ: else equal numbers
-would prove nothing.
+torch's, and those that this rank would get without communicating. The third ones must differ from
+torch's. Otherwise equal numbers would prove nothing.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ LAYERS, WIDTH, BATCH, MICRO_BATCHES = 6, 24, 24, 6
 
 
 def torch_mlp(weights: list[Tensor]) -> nn.Sequential:
-    """The model of ``mlp.forward`` as torch's modules.
+    """Return the model of ``mlp.forward`` as torch's modules.
 
     ``nn.Linear`` keeps its weight transposed.
     """
@@ -100,7 +100,7 @@ def mesh_shape() -> tuple[int, int]:
 
 
 def cut_on_mesh(weights: list[Tensor]) -> nn.Module:
-    """In pairs along the rows of the mesh, and fully sharded down its columns."""
+    """Return torch's model, cut in pairs along the mesh's rows, fully sharded down its columns."""
     mesh = init_device_mesh("cpu", mesh_shape(), mesh_dim_names=("data", "tensor"))
     plan = [ColwiseParallel(), RowwiseParallel()] * (len(weights) // 2)
     names = [str(2 * l) for l in range(len(weights))]
@@ -111,15 +111,15 @@ def cut_on_mesh(weights: list[Tensor]) -> nn.Module:
 def torch_pipeline(
     schedule: type, stage_weights: list[Tensor], num_micro_batches: int
 ) -> tuple[Callable, nn.Module]:
-    """``(step, module)`` of this rank's stage.
+    """Return ``(step, module)`` of this rank's stage.
 
-    ``step(x)`` on every rank; it returns ``(y, loss)`` on the last stage.
+    Every rank calls ``step(x)``. It returns ``(y, loss)`` on the last stage.
     """
     rank, n = dist.get_rank(), dist.get_world_size()
     module = torch_mlp(stage_weights)
     stage = PipelineStage(module, rank, n, torch.device("cpu"))
-    # Torch divides the gradients by the number of micro-batches, so that the loss is their mean, as
-    # the reference's.
+    # Torch divides the gradients by the number of micro-batches. So the loss is the mean over the
+    # micro-batches, like the reference's loss.
     run = schedule(stage, num_micro_batches, loss_fn=lambda y, target: mlp.loss(y))
 
     def step(x: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -140,7 +140,7 @@ def my_stage(weights: list[Tensor]) -> list[Tensor]:
 
 
 def on_one_device(weights: list[Tensor], x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """``(y, gradient of x, gradients of the weights)`` by autograd, without any communication."""
+    """Return ``(y, gradient of x, gradients of the weights)``, by autograd on one device."""
     leaves = [tensor.detach().clone().requires_grad_() for tensor in (x, *weights)]
     y = mlp.forward(leaves[1:], leaves[0])
     grad_x, *gradients = torch.autograd.grad(mlp.loss(y), leaves)
@@ -307,9 +307,10 @@ def _schedule(make: Callable, torch_schedule: type, weights: list[Tensor], x: Te
 def torch_chunks(
     schedule: type, chunks: list[list[Tensor]], num_micro_batches: int
 ) -> tuple[Callable, list[nn.Module], list[list[chunked.Action]]]:
-    """``(step, modules, order)`` of this rank's chunks: as ``torch_pipeline``.
+    """Return ``(step, modules, order)`` of this rank's chunks.
 
-    ``order`` is torch's own schedule of every stage, in our actions.
+    Every rank calls ``step(x)``. It returns the loss on the last rank. ``order`` is torch's own
+    schedule of every stage, in our actions.
     """
     rank, n, v = dist.get_rank(), dist.get_world_size(), len(chunks)
     modules = [torch_mlp(own) for own in chunks]
@@ -341,7 +342,7 @@ def interleaved(weights: list[Tensor], x: Tensor) -> Comparison:
 
 
 def zero_bubble(weights: list[Tensor], x: Tensor) -> Comparison:
-    """With one stage on each rank, torch's schedule is ZB-H1."""
+    """Compare schedules with one stage on each rank. Then torch's schedule is ZB-H1."""
     return _chunked(1, ScheduleInterleavedZeroBubble, weights, x)
 
 
@@ -392,7 +393,7 @@ def _properties(stages: list[list[chunked.Action]]) -> Tensors:
 
 
 def zero(weights: list[Tensor], x: Tensor) -> Comparison:
-    """Three steps on the same batch: the weights after them, as if they were gradients."""
+    """Compare three steps on the same batch. The changes of the weights play the gradients."""
     shard, n = data_parallel.shard_batch(x), dist.get_world_size()
     own, theirs, alone = ([weight.clone() for weight in weights] for _ in range(3))
     mine = sharded_data_parallel.ZeroAdamW(own, lr=0.01)
@@ -401,7 +402,7 @@ def zero(weights: list[Tensor], x: Tensor) -> Comparison:
     for _ in range(3):
         mine.step(on_one_device(own, shard)[2])
         for weight, gradient in zip(theirs, on_one_device(theirs, shard)[2]):
-            dist.all_reduce(gradient)  # as DDP does before torch's optimizer makes its step
+            dist.all_reduce(gradient)  # DDP does this before torch's optimizer makes its step
             weight.grad = gradient / n
         by_torch.step()
         for weight, gradient in zip(alone, on_one_device(alone, shard)[2]):
@@ -413,7 +414,7 @@ def zero(weights: list[Tensor], x: Tensor) -> Comparison:
 
 
 def torch_sharded(weights: list[Tensor]) -> nn.Module:
-    """Torch's FSDP: each layer is gathered on its own, and freed after its forward pass."""
+    """Return torch's FSDP model. Each layer is gathered alone, and freed after its forward pass."""
     module = torch_mlp(weights)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in module:
@@ -445,7 +446,7 @@ def _sharded(step: Callable, weights: list[Tensor], x: Tensor) -> Comparison:
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
-    """The largest error, in units of the largest entry. Shape and dtype must be the same."""
+    """Return the largest error, in units of the largest entry. Shape and dtype must be the same."""
     actual, expected = actual.detach(), expected.detach()
     assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), (
         actual.shape,

@@ -1,4 +1,4 @@
-"""The reference of part 9 beside torch: long sequences and many experts. See ``oracles``."""
+"""Compare the reference of part 9 with torch: long sequences and many experts. See ``oracles``."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_
 
 
 class ResidualPair(nn.Module):
-    """x + gelu(normalize(x) @ A) @ B."""
+    """Computes x + gelu(normalize(x) @ A) @ B."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class ResidualPair(nn.Module):
 
 
 def cut_by_tokens(weights: list[Tensor]) -> nn.Module:
-    """Torch's sequence parallelism for a pair: each rank gives and gets its own rows."""
+    """Return torch's sequence parallelism for a pair: each rank gives and gets its own rows."""
     plan = {
         "0": SequenceParallel(sequence_dim=0),
         "1": ColwiseParallel(input_layouts=Shard(0)),
@@ -54,7 +54,7 @@ def cut_by_tokens(weights: list[Tensor]) -> nn.Module:
 
 
 def sequence_pair(weights: list[Tensor], x: Tensor) -> Comparison:
-    """The sequence-parallel pair, beside torch's SequenceParallel."""
+    """Compare the sequence-parallel pair with torch's SequenceParallel."""
     n, rank = dist.get_world_size(), dist.get_rank()
     own = x.chunk(n)[rank]
     pair = weights[0].chunk(n, 1)[rank], weights[1].chunk(n)[rank]
@@ -81,7 +81,7 @@ def causal_ring_attention(weights: list[Tensor], x: Tensor) -> Comparison:
 
 
 def _attention(weights: list[Tensor], x: Tensor, causal: bool) -> Comparison:
-    """Ring attention, beside scaled_dot_product_attention and autograd on the whole sequence."""
+    """Compare ring attention with torch's attention and autograd on the whole sequence."""
     n, rank = dist.get_world_size(), dist.get_rank()
     whole = [(x @ weight).requires_grad_() for weight in weights[:3]]
     attend = nn.functional.scaled_dot_product_attention
@@ -100,27 +100,31 @@ def _attention(weights: list[Tensor], x: Tensor, causal: bool) -> Comparison:
 
 
 def _attention_alone(own: list[Tensor], upstream: Tensor, causal: bool) -> Tensors:
-    """Something of a rank's attention to its own block alone that the other ranks would change."""
+    """Return an output or a gradient of a rank's attention to its own block alone.
+
+    With the other ranks' blocks, this tensor is different.
+    """
     leaves = [t.clone().requires_grad_() for t in own]
     output = nn.functional.scaled_dot_product_attention(
         *(t[None] for t in leaves), is_causal=causal
     )[0]
     output.backward(upstream)
-    # If attention is causal, rank 0 sees nothing of other ranks. But they see its keys.
+    # If attention is causal, rank 0's output does not depend on other ranks. But its keys affect
+    # their outputs.
     is_first = causal and dist.get_rank() == 0
     return {"gradient of layer 1": leaves[1].grad} if is_first else {"output": output}
 
 
 @contextmanager
 def _as_in_part_9() -> Iterator[None]:
-    """Let torch's ring leave the tokens in their order, and compute in the dtype of its inputs."""
+    """Let torch's ring keep the order of the tokens, and compute in the dtype of its inputs."""
     options = {"enable_load_balance": False, "convert_to_f32": False}
     with mock.patch.multiple(context_parallel._cp_options, **options):
         yield
 
 
 def torch_ring(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Torch's ring of context parallelism: ``(output, logsumexp)``."""
+    """Return ``(output, logsumexp)`` of torch's ring of context parallelism."""
 
     def attend(*blocks: Tensor, is_causal: bool) -> tuple[Tensor, Tensor]:
         return ATTENTION(*blocks, 0.0, is_causal)
@@ -164,7 +168,7 @@ def causal_context_parallel_ring(weights: list[Tensor], x: Tensor) -> Comparison
 
 
 def _rings(weights: list[Tensor], x: Tensor, causal: bool) -> Comparison:
-    """Ring attention, beside torch's ring. Both tell the logsumexp."""
+    """Compare ring attention with torch's ring. Both return the logsumexp."""
     n, rank = dist.get_world_size(), dist.get_rank()
     q, k, v = ((x @ weight).chunk(n)[rank] for weight in weights[:3])
     upstream = x.chunk(n)[rank]
@@ -182,7 +186,7 @@ def _rings(weights: list[Tensor], x: Tensor, causal: bool) -> Comparison:
 
 
 def autograd_mixture(gate: Tensor, weights: list[Tensor], x: Tensor) -> Tensor:
-    """The mixture with torch's all-to-all, which autograd runs backward."""
+    """Return the mixture with torch's all-to-all, which autograd runs backward."""
     n, each = dist.get_world_size(), len(weights)
     p, choice = (x @ gate).softmax(1).max(1, keepdim=True)
     order = choice.flatten().argsort(stable=True)

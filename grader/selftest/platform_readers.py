@@ -43,7 +43,7 @@ PRAIRIELEARN = {
             "type": "array",
             "items": {
                 "type": "object",
-                "required": ["name", "points", "max_points"],  # or no test's points are shown
+                "required": ["name", "points", "max_points"],  # for points to be shown
                 "properties": {
                     "name": TEXT,
                     "description": TEXT,
@@ -102,7 +102,7 @@ def read_prairielearn(text: str) -> dict:
 
 
 def read_junit(text: str) -> ElementTree.Element:
-    """Return the root. Check it against the schema, against its own counts, and for doublets."""
+    """Return the root, checked against the schema, against its own counts, and for doublets."""
     root = ElementTree.fromstring(text)
     assert root.tag == "testsuites"
     for element in root.iter():

@@ -99,7 +99,7 @@ def _hostile(into: Path, name: str, file: Path) -> str:
     built = Workshop(read(file), workshop).build()
     target = into / name
     if built.is_dir():
-        # What are no regular files cannot come out of an export.
+        # An export has only regular files.
         target.mkdir()
         for path in built.iterdir():
             if path.is_file() and not path.is_symlink() and path.name in FILES:

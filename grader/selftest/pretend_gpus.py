@@ -3,9 +3,9 @@
     python pretend_gpus.py grader SUBMISSION --device cuda …
     python pretend_gpus.py ENGINE DOOR FOLDER fork          (as fork_server.py)
 
-The tensors of a rank on a GPU stay in the CPU's memory. All else is as on GPUs: the ranks are told
-which GPUs they see, they share them, and the hub copies what they communicate as if it lay on a
-GPU. So this shows what does not depend on CUDA itself.
+The tensors of a rank on a GPU stay in the CPU's memory. Everything else is as on GPUs: each rank
+gets a list of the GPUs that it may use, the ranks share the GPUs, and the hub copies what they
+communicate as if the tensors were on a GPU. So this shows what does not depend on CUDA itself.
 """
 
 import os

@@ -6,8 +6,8 @@ A test with the marker ``varied`` has many parameter sets that try much the same
 
 `make test` (LOCKSTEP_CASES=first) tries the first case of each kind, a few variants, and no long
 test. `make sample` (LOCKSTEP_CASES=sample) tries a share of each, which LOCKSTEP_SAMPLE_SEED
-chooses. With LOCKSTEP_CASES=all everything is tried. If LOCKSTEP_CASES is not set, because somebody
-runs one file of tests, the first cases, all variants and all long tests are tried.
+chooses. With LOCKSTEP_CASES=all everything is tried. If LOCKSTEP_CASES is not set, because a
+maintainer runs one file of tests, the first cases, all variants and all long tests are tried.
 """
 
 import hashlib
@@ -36,8 +36,8 @@ def tried(
 ) -> list[Case]:
     """Return the cases to try now, in their order.
 
-    ``name`` gives the name of a case, which no other case has, and ``kind`` what it stands for.
-    ``share`` is the part of all cases that a sample tries, from 0 to 1.
+    ``name`` gives the name of a case, which no other case has, and ``kind`` gives the kind of a
+    case. ``share`` is the part of all cases that a sample tries, from 0 to 1.
     """
     cases = list(cases)
     if EXTENT == ALL:
@@ -61,8 +61,8 @@ def is_left_out(name: str) -> bool:
 def variants(cases: list[Case], name: Callable[[Case], str], count: int = 1) -> list[Case]:
     """Return the variants of one test to try now.
 
-    `make test` tries ``count`` of them, at equal distances in the list. Variants that stand beside
-    each other differ least.
+    `make test` tries ``count`` of them, at equal distances in the list. Variants that are next to
+    each other in the list differ least.
     """
     if EXTENT == SAMPLE:
         return [case for case in cases if is_in_sample(name(case), LONG_SHARE)]
@@ -81,7 +81,7 @@ def is_in_sample(name: str, share: float) -> bool:
 
 
 def seed_of_test() -> int | None:
-    """Return a seed for the random inputs of the test that runs now. None: new inputs each time.
+    """Return a seed for the random inputs of the test that runs now; None for new inputs each time.
 
     In a sample, the seed depends on the test's name and on LOCKSTEP_SAMPLE_SEED. So if a sample is
     repeated, the commands of ``grading`` grade with the same inputs.

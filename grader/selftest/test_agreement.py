@@ -1,5 +1,6 @@
-"""Whether ranks agree, found from trails written by hand; and events that are refused before they
-are in one.
+"""Whether ranks agree, found from trails that are written by hand.
+
+Some events are refused before they are in a trail.
 """
 
 import itertools
@@ -20,8 +21,9 @@ clock = itertools.count()
 
 
 def operation(rank: int, kind: str = "all_reduce", count: int = 4, **changes) -> Operation:
-    """One communication of ``count`` float32 among two ranks, issued after all that were made
-    before it.
+    """Return a communication of ``count`` float32 among two ranks.
+
+    It is issued after all operations that were made before it.
     """
     fields = {
         "rank": rank,
@@ -455,7 +457,7 @@ def test_a_receive_from_any_rank_that_does_not_fit_disagrees():
     assert found == Disagreement("what is sent", [sent, received])
 
 
-# ——— messages of which the hub says who got them
+# ——— messages whose receivers the hub reports
 
 
 def pair(sent: Operation, received: Operation) -> list[int]:
@@ -469,7 +471,7 @@ def test_a_message_that_a_receive_from_any_rank_took_is_not_another_receives():
     taker, waits = receive(0, None, **THREE), receive(0, 1, **THREE)
     first, second = send(1, 0, **THREE), send(2, 0, **THREE)
     trails = [[taker, waits], [first], [second]]
-    assert examine(trails) == ([], [])  # a guess: the receive from rank 1 got its message
+    assert examine(trails) == ([], [])  # guessed: the receive from rank 1 got it
     found, waiting = agreement.examine(match(trails, [pair(first, taker)]))
     assert found == [] and absences(waiting) == [(0, "recv", [1]), (2, "send", [0])]
 
@@ -487,7 +489,7 @@ def test_pairs_are_certain_and_guesses_are_not():
     first, second = send(1, 0, **THREE), send(2, 0, **THREE)
     trails = [[taker, other], [first], [second]]
     assert match(trails).guessed_ranks() == {0, 1, 2}
-    assert match(trails, [pair(second, taker)]).guessed_ranks() == set()  # one of each is left
+    assert match(trails, [pair(second, taker)]).guessed_ranks() == set()  # one pair is left
     assert match(trails, [pair(second, taker), pair(first, other)]).guessed_ranks() == set()
 
 
@@ -510,8 +512,9 @@ def test_pairs_that_cannot_belong_together_do_not_count():
 
 
 def test_a_header_from_any_rank_and_then_its_payload_agree():
-    """The receiver learns from the first message who sent it, and receives the second from that
-    rank by name.
+    """The receiver learns from the first message who has sent it.
+
+    Then it names this rank in its second receive.
     """
     trails = [[receive(0, None, 1), receive(0, 1, 6)], [send(1, 0, 1), send(1, 0, 6)]]
     assert examine(trails) == ([], [])
@@ -565,7 +568,7 @@ def test_a_part_of_another_type_is_refused(name, value):
     if fits(name, value):
         read = read_event(0, meta, 2)
         assert getattr(read, name) == value
-        str(read), examine([[read], [operation(1)]])  # whatever is let in can be judged and shown
+        str(read), examine([[read], [operation(1)]])  # every event that is read can be shown
     else:
         with pytest.raises(FrameError):
             read_event(0, meta, 2)

@@ -16,7 +16,8 @@ ROW = re.compile(r"^\| \**(\d(?:\.\d)?)\** \| ([^|]*) \| \**(\d+(?:\.\d+)?)\** \
 TABLE = {number: (title.strip("*`"), float(points)) for number, title, points in ROW.findall(TEXT)}
 
 
-# The problems whose functions communicate. But 1.2, which has barriers only: gloo's are in 2.2.
+# The problems whose functions communicate. Problem 1.2 has only barriers, so it is left out: the
+# barriers on gloo are in 2.2.
 COMMUNICATING = {
     *(
         "1.1",
@@ -52,7 +53,7 @@ EXTRA = {
 
 @pytest.fixture(scope="module")
 def checks(grading_session) -> list[pytest.Function]:
-    """Every check of the assignment."""
+    """Return every check of the assignment."""
     return [
         item for checks in Checks(grading_session.server).parts.values() for item in checks.values()
     ]
@@ -60,7 +61,7 @@ def checks(grading_session) -> list[pytest.Function]:
 
 @pytest.fixture(scope="module")
 def points(checks) -> Counter:
-    """The points of each problem, from the decorators of its checks."""
+    """Return the points of each problem, from the decorators of its checks."""
     found: Counter[str] = Counter()
     for item in checks:
         found[record_of(item).number] += record_of(item).points
@@ -70,8 +71,8 @@ def points(checks) -> Counter:
 def test_one_check_of_each_problem_that_communicates_is_on_gloo(checks):
     on_gloo = [item for item in checks if network_of(item.function) == "gloo"]
     assert {record_of(item).number for item in on_gloo} == COMMUNICATING
-    # Ranks on gloo can open sockets, also to other worlds: what a public check says must not come
-    # from a hidden one.
+    # Ranks on gloo can open sockets, also to other worlds. So a public check on gloo could show
+    # what a hidden check says.
     assert all(record_of(item).visibility != "visible" for item in on_gloo)
 
 

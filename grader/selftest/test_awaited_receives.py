@@ -1,4 +1,4 @@
-"""When the hub gives a message whose receiver's processor time is measured, and what it tells."""
+"""When the hub gives a message to a rank whose processor time is measured, and what it reports."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from grader.wire.thread_activity import Thread
 
 @pytest.fixture
 def both() -> Iterator[Ends]:
-    """Two ranks in a call with ``clocks``. Rank 0 has sent message 0 to rank 1, which receives."""
+    """Yield two ranks in a call with ``clocks``. Rank 1 receives message 0 from rank 0."""
     ends = Ends()
     ends.withhold_messages()
     ends.post(1, operation(0, b"", kind="recv", peer=0, sent=[], **MESSAGE))
@@ -60,7 +60,7 @@ def post_two_more(ends: Ends) -> None:
 
 
 def given_to_idle(ends: Ends) -> int:
-    """Tell the hub that the ranks are idle, and have been quiet for long enough."""
+    """Let the hub give messages to ranks that have been idle for long enough; return how many."""
     ends.hub.moved_at -= QUIET_SECONDS
     given = ends.hub.give_to_idle()
     ends.settle()
@@ -119,7 +119,7 @@ BUSY = "import sys, threading; threading.Thread(target=sys.stdin.read).start()\n
 
 @pytest.fixture
 def process() -> Iterator[Callable[[str], int]]:
-    """Starts a program in a process of its own, and returns the pid once the program runs."""
+    """Yield a function that starts a program in a process, and returns the pid once it runs."""
     started = []
 
     def start(program: str) -> int:

@@ -1,6 +1,4 @@
-"""The benchmark's command line: its files, its wrong values, bad input, interruption, memory,
-torchrun.
-"""
+"""The benchmark's command: files, wrong values, bad input, interruption, memory, torchrun."""
 
 import csv
 import importlib.util
@@ -149,7 +147,7 @@ def test_a_size_that_does_not_fit_is_skipped_and_the_sweep_goes_on(tmp_path):
     assert rows[1]["seconds"] == rows[1]["busbw"] == rows[1]["wrong_out_of_place"] == ""
 
 
-# ——— how many ranks and which sizes, where nobody says
+# ——— the default number of ranks, and the default sizes
 
 
 @pytest.mark.parametrize(
@@ -209,7 +207,7 @@ def test_sizes_are_multiples_that_grow_by_a_factor():
 def test_the_rank_with_the_least_memory_decides_and_one_size_is_always_measured(
     memory, most, tmp_path, monkeypatch
 ):
-    """On GPUs that are not there: only the sizes are looked at."""
+    """The GPUs are not there. The test looks only at the sizes."""
     asked = []
     sweep = types.SimpleNamespace(
         sweep=lambda collectives, sizes, n, run: asked.append(sizes) or []
@@ -334,7 +332,7 @@ def test_sums_are_exact(name):
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")
-# which decides on the form of the call; gloo has both
+# the backend decides on the form of the call; gloo has both forms
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("collective", cases.COLLECTIVES)
 def test_a_collective_that_does_nothing_is_wrong(collective, backend, monkeypatch):
@@ -351,7 +349,7 @@ def test_a_collective_that_does_nothing_is_wrong(collective, backend, monkeypatc
 
 @pytest.mark.long
 def test_wrong_values_of_all_ranks_and_a_stub_are_reported(tmp_path):
-    """A broadcast that spoils one entry on each rank; and a fit that is missing costs no row."""
+    """A broadcast spoils one entry on each rank. A missing fit costs no row."""
     stub = (
         'def fit_latency_bandwidth(sizes, seconds): raise NotImplementedError("Problem 2.4:'
         ' fit_latency_bandwidth")'
@@ -377,7 +375,7 @@ def test_wrong_values_of_all_ranks_and_a_stub_are_reported(tmp_path):
 
 
 class Event:
-    """A CUDA event that takes every operation to last 5 ms."""
+    """A CUDA event that measures 5 ms for every operation."""
 
     calls = 0
 
@@ -587,7 +585,7 @@ def test_an_interrupted_sweep_keeps_its_rows(tmp_path, number):
 
 @pytest.fixture
 def interrupted(monkeypatch, capsys):
-    """What the launching process does after signals, with pretended ranks and pretended time."""
+    """Return a launching process after a first signal. Its ranks and its time are pretended."""
     now = types.SimpleNamespace(
         time=0.0, ranks=[mock.Mock(), mock.Mock()], timers=[], react=signals.pass_on()
     )
@@ -735,7 +733,7 @@ def test_model_without_a_number_is_told(name, capsys):
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """A report of two ranks on CPUs, for the functions of the solutions."""
+    """Return a report of two ranks on CPUs, for the functions of the solutions."""
     from solutions import benchmarking
 
     where = {"hardware": "cores", "ranks": 2, "machines": 1, "backend": "gloo", "python": "3.11"}
@@ -752,7 +750,7 @@ MEASURED |= {"slowest": 1e-3, "wrong_out_of_place": 0, "wrong_in_place": 0}
 
 @pytest.mark.parametrize("kind", [torch.tensor, numpy.float32])
 def test_numbers_of_torch_and_numpy_are_written_and_drawn(kind, made, tmp_path):
-    """So are those of a size, of a row, of the fit and of what it predicts."""
+    """A size, a row, the fit and its predictions hold such numbers."""
     student = made.student
     student.fit_latency_bandwidth = lambda sizes, seconds: (kind(1e-5), kind(2e9))
     student.half_peak_size = lambda a, b: kind(a * b)

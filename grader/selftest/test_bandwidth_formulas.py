@@ -1,5 +1,6 @@
-"""The bandwidths of the reference and of the judge, beside what nccl-tests documents
-(doc/PERFORMANCE.md).
+"""The bandwidths of the reference and of the judge are those that nccl-tests documents.
+
+See doc/PERFORMANCE.md of nccl-tests.
 """
 
 import numpy as np
@@ -21,7 +22,7 @@ FACTORS = {
     "broadcast": (1, 1, 1, 1),
     "reduce": (1, 1, 1, 1),
 }
-# The size of the array, where a rank puts in 840 bytes: the sendcount, or n times it.
+# The size of the array if each rank puts in 840 bytes: the sendcount, or n times the sendcount.
 WHOLE = {name: (840,) * 4 for name in FACTORS} | {
     name: (1680, 2520, 3360, 6720) for name in ("all_gather", "gather")
 }
@@ -59,7 +60,7 @@ def test_the_fit_has_the_least_relative_errors(model, sizes, random):
     try:
         found = benchmarking.fit_latency_bandwidth(sizes, seconds)
     except ValueError:
-        return  # the disturbance was larger than what the sizes make
+        return  # the noise was larger than the effect of the sizes
 
     def errors(alpha, beta):
         return sum(((alpha + size / beta - t) / t) ** 2 for size, t in zip(sizes, seconds))
@@ -74,7 +75,7 @@ def test_the_fit_has_the_least_relative_errors(model, sizes, random):
 def test_an_exact_model_is_found_again(model, sizes):
     seconds = [model[0] + size / model[1] for size in sizes]
     if max(seconds) < 1.01 * min(seconds):
-        return  # nothing to be seen of the bandwidth
+        return  # the times hardly depend on the bandwidth
     for fit in (benchmarking.fit_latency_bandwidth, truth.fit):
         alpha, beta = fit(sizes, seconds)
         assert abs(alpha - model[0]) <= 1e-5 * max(seconds)

@@ -5,7 +5,8 @@ import pytest
 pytestmark = pytest.mark.long
 
 
-# Here, because torch is slow to import and the other tests of this process do without it.
+# The import is here, because torch is slow to import and the other tests of this process do not
+# need it.
 @pytest.fixture
 def steps():
     from grader.selftest import bench_steps

@@ -127,7 +127,7 @@ def test_a_bucket_waits_for_its_turn_before_it_begins_too_early():
 
 @pytest.mark.long
 def test_rounding_errors_stay_far_below_the_tolerance():
-    """Of twelve layers, as one device of torch computes them: the most layers of a check."""
+    """One device of torch computes twelve layers, the most that a check has."""
     rng = np.random.default_rng(1)
     layers, most = list(range(12)), rounding(np.float64).relative / 2
     for _ in range(300):

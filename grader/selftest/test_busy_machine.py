@@ -1,6 +1,4 @@
-"""Right programs on a machine that is busy with other work: what nobody sees them do is no
-deadlock.
-"""
+"""On a busy machine, a right program is no deadlock, even if the judge does not see each step."""
 
 import numpy as np
 import pytest
@@ -8,11 +6,11 @@ import pytest
 from grader.check.api import call
 from grader.wire import thread_activity
 
-# Beside a thread that waits for something else the hub does not know that a rank waits, and the
-# judge has to look.
+# If another thread of a rank waits for something else, the hub does not know that the rank waits.
+# Then the judge has to look.
 BESIDE = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
-# Rank 1 computes while a receive of its own is open, and rank 0 waits for it: one moment of both
-# may look like a deadlock.
+# Rank 1 computes while one of its receives is open, and rank 0 waits for rank 1. At some moments,
+# both may look deadlocked.
 GOES_ON = f"""
     def steps(tensor):
         {BESIDE}

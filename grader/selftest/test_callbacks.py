@@ -67,7 +67,7 @@ def test_uses_are_answered_and_told_to_the_judge_in_order(two):
         [1.0, 0],
         [2.0, 5],
     ]
-    assert "gives" not in answers[7].meta  # a run too many
+    assert "gives" not in answers[7].meta  # the third run has no result
     told = [frame.meta for frame in two.frames_of(two.judges[1])]
     assert [event["mark"] for event in told] == names
     assert all(event["call"] == 0 and event["at"] > 1 << 20 for event in told) and not two.told
@@ -168,14 +168,14 @@ def test_memory_is_looked_at_where_a_check_asks_and_told_when_it_has_grown(two):
         [0, 0, 3, 50, 0, 0],
         [0, 0, 4, 70, 0, 0],
     ]
-    two.post(0, operation(5, group=[0], group_name="own"))  # 0: the system does not tell
-    # not asked for
+    two.post(0, operation(5, group=[0], group_name="own"))  # 0: the system shows nothing
+    # The second call does not ask for sizes.
     two.post(0, [(frames.RETURNED, {"call": 0}, b"")], operation(6, group=[0], group_name="own"))
     assert [line["grown"] for line in two.told] == grown and next(sizes, None) is None
 
 
 def weighed(two, *sizes):
-    """Rank 0 of two begins a call in which the system tells these sizes of its memory."""
+    """Let rank 0 of two begin a call in which the system reports these sizes of its memory."""
     two.hub.begin(2, InStep([0, 0]))
     told = iter(sizes)
     two.hub.measures.memory = lambda rank, mapped: next(told)
@@ -213,7 +213,7 @@ def test_a_peak_after_the_last_operation_is_measured_when_the_rank_returns(two):
 
 
 def weighing_with(**methods) -> Weighing:
-    """The weighing of ranks that are measured with these methods."""
+    """Return the weighing of ranks that are measured with these methods."""
     measures = Unmeasured()
     for name, method in methods.items():
         setattr(measures, name, method)
@@ -228,7 +228,7 @@ def due(weighing, size, kind, bytes):
 def test_in_a_large_world_a_rank_is_weighed_at_a_part_of_its_small_sends():
     weighing, large = weighing_with(), SMALL_WORLD + 1
     assert due(weighing, large, "send", 10)  # the first operation
-    weighing.calls[0, 0].record(Growth(0, 0))  # it has been weighed
+    weighing.calls[0, 0].record(Growth(0, 0))  # the rank has been weighed
     assert all(due(weighing, large, "send", 10) for _ in range(7))
     drawn = [due(weighing, large, "send", 10) for _ in range(3_000)]
     assert 800 < sum(drawn) < 1_200
@@ -468,7 +468,8 @@ def test_a_peak_counts_memory_that_takes_the_place_of_mapped_pages(submit, on_hu
 def test_a_peak_counts_memory_that_is_freed_before_the_next_message(submit, on_hub):
     for small, large, again in zip(*grown(submit, ("use", 1), ("use", 64), ("use", 1))):
         assert 0 < small < 24 and 63 < large < 66
-        # the most that it ever had; a look between operations is exact to a page, a peak is not
+        # A peak is the most memory that the rank ever had. It is not exact to a page, as a look
+        # between operations is.
         assert large - 0.1 < again < large + 1
 
 
@@ -588,7 +589,7 @@ def test_functions_get_answers_on_both_networks(submit, network, monkeypatch):
 
 
 def times(bench: Bench, *uses: str) -> float:
-    """The time that passes on the bench's clock."""
+    """Return the time that passes on the bench's clock during these uses."""
     before = bench.clock()
     for name in uses:
         getattr(bench, name)()
@@ -600,7 +601,7 @@ def test_an_operation_takes_its_time_and_longer_where_the_ranks_have_not_met():
     assert times(Bench(0, [2.0], late=100.0), "operation") == 102.0
     assert times(Bench(0, [2.0], late=100.0, barrier_takes=7.0), "barrier", "operation") == 9.0
     assert times(Bench(0, [2.0, 3.0], late=100.0), "barrier", "operation", "operation") == 105.0
-    # more than were asked for take no time
+    # Operations beyond the given times take no time.
     assert times(Bench(0, [2.0]), "operation", "operation") == 2.0
 
 
@@ -656,7 +657,7 @@ def overlapping(submit, *early):
     runs = world(2, *calls)
     for run in runs:
         run.values()
-    assert runs[-1].awaited_early(0) == []  # in a call without this rule
+    assert runs[-1].awaited_early(0) == []  # this call has no slow all-gathers
     return [[run.awaited_early(rank) for rank in range(2)] for run in runs[:-1]]
 
 

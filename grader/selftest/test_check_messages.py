@@ -129,7 +129,7 @@ def test_a_mistake_of_all_ranks_comes_before_a_mistake_of_one():
 
 
 def test_right_values_of_a_wrong_dtype_get_no_mistake():
-    """On one rank, the value of many a mistake is the right value."""
+    """On one rank, many mistakes give the right value."""
     other = {np.float32: np.float64, np.float64: np.float32}[X.dtype.type]
     text = told(
         lambda: call_result("collectives.f", [X.astype(other)]).returns(

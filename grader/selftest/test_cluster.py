@@ -37,7 +37,7 @@ def of(tmp_path, text: str | bytes) -> Cluster:
 def test_a_file_is_read(tmp_path):
     links = Link(1e-6, 100e9), Link(0.0, math.inf)
     assert of(tmp_path, GOOD) == Cluster(4, 2, 2e12, *links, 8.0, 2.0, "two nodes")
-    # by a Windows editor
+    # A Windows editor writes the file like this.
     assert of(tmp_path, "\ufeff" + GOOD.replace("\n", "\r\n")) == of(tmp_path, GOOD)
 
 

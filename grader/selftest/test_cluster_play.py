@@ -80,7 +80,7 @@ def timed(
 
 
 def steps(done: subprocess.CompletedProcess) -> dict[str, float]:
-    """The times of all scenes, in milliseconds."""
+    """Return the times of all scenes, in milliseconds."""
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("Times of a step: ")]
     found = {}
     for part in line.removeprefix("Times of a step: ").rstrip(".").split("; "):
@@ -105,8 +105,8 @@ def test_the_bubble_of_real_programs_is_that_of_theory_where_messages_are_free(t
     assert found["naive, one micro-batch"] / found["GPipe, 5 micro-batches"] == pytest.approx(
         3 * 5 / 7, rel=0.01
     )
-    # 4 layers of 64 × 64, of which each has one product forward and two backward, for 8 rows: 7
-    # times one after the other
+    # 7 times one after the other, with 4 layers of 64 × 64 each. A layer has one product forward
+    # and two backward, for 8 rows.
     assert found["GPipe, 5 micro-batches"] == pytest.approx(
         7 * 3 * 4 * 2 * 8 * 64 * 64 / 1e9 * 1e3, rel=0.01
     )
@@ -146,7 +146,7 @@ def test_more_ranks_than_a_check_ever_has_are_drawn_in_80_columns(tmp_path, serv
     )
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
-    assert "0 to 19 |" in done.stdout  # all alike
+    assert "0 to 19 |" in done.stdout  # all ranks do the same
     texts = [
         e.text
         for e in ElementTree.parse(tmp_path / "out" / "timeline.svg")
@@ -199,7 +199,7 @@ def test_an_exception_is_told_as_without_a_cluster(tmp_path, server):
         )
     done = timed("data_parallel", submission, tmp_path, server=server)
     assert done.returncode == 1 and "raised KeyError" in done.stdout
-    # which is drawn all the same
+    # This scene is drawn nevertheless.
     assert "GradientBuckets, a bucket for each layer: " in done.stdout
 
 

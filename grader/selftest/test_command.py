@@ -38,7 +38,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def submission(tmp_path: Path, **files: str | bytes) -> Path:
-    """The solutions, with some files replaced, or left out where the value is empty."""
+    """Return the solutions with some files replaced, or left out if the value is empty."""
     folder = tmp_path / "submission"
     shutil.copytree(ROOT / "solutions", folder, ignore=shutil.ignore_patterns("__*"))
     for name, content in files.items():
@@ -71,14 +71,14 @@ def test_a_terminal_shows_how_far_it_is(results, workers):
     process = subprocess.Popen(**called, stdout=theirs, stderr=subprocess.PIPE)
     os.close(theirs)
     shown = b""
-    with contextlib.suppress(OSError):  # the end of a terminal's last process
+    with contextlib.suppress(OSError):  # raised after the terminal's last process has ended
         while data := os.read(ours, 4096):
             shown += data
     os.close(ours)
     assert process.wait() == 0, process.stderr.read()
     process.stderr.close()
     counts = {int(count) for count in re.findall(r"(\d+)/48", shown.decode())}
-    assert "Grading" in shown.decode() and {0, 48} < counts  # and something between
+    assert "Grading" in shown.decode() and {0, 48} < counts  # and a count between them
 
 
 @pytest.mark.long
@@ -111,7 +111,7 @@ def test_the_handout_gets_nothing_and_is_not_called_wrong(results):
 
 @pytest.mark.long
 def test_without_a_file_all_other_parts_are_graded_as_usual(tmp_path, results):
-    numbers = ["1.2", "2.1", "3.1", "4.1", "5.1"]  # one of each part stands for the rest
+    numbers = ["1.2", "2.1", "3.1", "4.1", "5.1"]  # one problem of each part is enough
     options = [f"--problem={number}" for number in numbers]
     graded = grade(submission(tmp_path, collectives=""), results, *options)
     assert graded.code == 0, graded.complaint
@@ -144,7 +144,7 @@ def test_a_part_alone_is_twenty_points(results):
     ],
 )
 def test_a_file_that_cannot_be_used_costs_its_own_part(tmp_path, results, server, content, words):
-    others = ["2.1", "3.1", "4.1", "5.1"]  # of each other part one, which stands for the rest
+    others = ["2.1", "3.1", "4.1", "5.1"]  # one problem of each other part is enough
     numbers = [*PARTS["collectives"].problems, *others]
     graded = grade(
         submission(tmp_path, collectives=content),
@@ -190,7 +190,7 @@ def test_what_is_not_there_is_no_grade_and_no_loss(tmp_path, results):
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "device"])
 def test_results_replace_nothing_but_a_file(tmp_path, kind):
-    """A file that is replaced in one step would replace a device, too, if root asks for it."""
+    """If root replaced a file in one step, this would also replace a device."""
     path = tmp_path / "results.json"
     (tmp_path / "other.json").write_text("{}")
     if kind == "link":
@@ -211,7 +211,7 @@ def test_results_replace_nothing_but_a_file(tmp_path, kind):
 
 
 def test_a_full_disk_does_not_hide_the_result(tmp_path, monkeypatch, capsys):
-    """The files cannot be written, neither while the checks run nor at the end."""
+    """The files cannot be written while the checks run, or at the end."""
 
     def full(path, document):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -248,7 +248,7 @@ def test_a_pipe_that_its_reader_closes_does_not_lose_the_report(tmp_path, monkey
 
 
 def test_a_closed_output_is_no_traceback(tmp_path):
-    """As in `python -m grader … >&-`."""
+    """`python -m grader … >&-` starts the grader without an output."""
     results = tmp_path / "results.json"
     given = f"{ROOT / 'handout'} --results {results} --only barrier"
     shell = f"{sys.executable} -m grader {given} >&-"

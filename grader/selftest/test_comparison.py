@@ -1,4 +1,4 @@
-"""The comparison: what differs is told, and nothing else."""
+"""The comparison reports what differs, and nothing else."""
 
 import numpy as np
 import pytest
@@ -263,7 +263,7 @@ def test_numbers_are_short(value, text):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numbers_that_differ_are_shown_to_differ(dtype):
-    """Where the comparison is exact, “expected 1000, got 1000” helps nobody."""
+    """If the comparison is exact, “expected 1000, got 1000” would help no student."""
     expected = np.nextafter(dtype(1000), dtype(2000))
     assert number(np.nextafter(expected, dtype(2000))) != number(expected)
 
@@ -277,7 +277,7 @@ def test_long_tensors_are_shown_in_part():
 
 
 def test_a_small_tensor_may_be_as_wrong_as_what_it_is_compared_beside():
-    """It may be what is left of a sum whose terms cancel."""
+    """A small tensor may be the rest of a sum whose terms cancel."""
     tolerance = Tolerance(1e-6, "a reason", small=0.01)
     small, large = np.array([1e-6]), np.array([1.0, 0.0])
     assert difference([small + 9e-9, large], [small, large], tolerance) is None

@@ -25,7 +25,7 @@ def test_everything_staged_is_compiled(tmp_path):
 def test_a_rank_runs_the_compiled_form(submit):
     """The test changes the source after it was compiled, and the rank does not notice.
 
-    Apart from this test, nobody changes a staged file.
+    No code outside of this test changes a staged file.
     """
     world = submit("def answer(): return 1.0\n")
     (run,) = world(1, call("collectives.answer"))
@@ -58,7 +58,7 @@ def test_a_compiler_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_the_server_forks_from_one_thread_with_all_that_is_heavy(tmp_path):
-    """Rehearsing makes a process group, whose threads have to be gone before anything is forked."""
+    """Rehearsing makes a process group. Its threads have to end before the server forks."""
     program = """
 import sys
 from grader.supervisor import fork_server

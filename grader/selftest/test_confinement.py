@@ -1,4 +1,4 @@
-"""What ranks may not do, tier by tier, and what they are told when they meet a bound."""
+"""What ranks may not do, tier by tier, and which message they get when they meet a bound."""
 
 import ctypes
 import errno
@@ -72,7 +72,7 @@ def told(world: CheckWorld, function: str, size: int = 1) -> str:
 
 @pytest.fixture(scope="module", params=CONFINED)
 def confined(request) -> Server:
-    """A server of each tier that this machine has."""
+    """Yield a server of each tier that this machine has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCKSTEP_TIER", request.param)
         server = Server.start()
@@ -161,7 +161,10 @@ def lists_itself():
 @pytest.mark.varied
 @pytest.mark.skipif(not os.access(DROP_CACHES, os.W_OK), reason="only root may drop caches")
 def test_a_rank_may_read_its_own_files_when_memory_is_short(confined, grounds):
-    """Linux then drops folders of /proc from its cache, and Landlock's rules with them."""
+    """If memory is short, Linux drops folders of /proc from its cache.
+
+    Landlock's rules for these folders are then dropped, too.
+    """
     world = inside(confined, grounds, ATTEMPTS + LISTS_ITSELF)
     ended = threading.Event()
 
@@ -267,7 +270,7 @@ def probed(engine: Path, questions: list[tuple[str, str]]) -> list[str]:
     for name in ("grader", "solutions", ".git"):
         (engine / name).mkdir(parents=True)
     command = [sys.executable, "-I", "-c", PROBE, str(ROOT), str(engine)]
-    environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}  # as the server has it
+    environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}  # as in the server
     done = subprocess.run(
         command,
         input=json.dumps(questions),
@@ -288,7 +291,7 @@ def test_the_probe_notices_what_is_broken(grounds):
     asked = []
     for broken, where, complaint in BROKEN:
         for tier in works:
-            # which nothing confines there
+            # Before version 6, Landlock does not confine signals.
             of_signals = "signal" in complaint and confinement.landlock_abi() < 6
             if where in (tier, *(f"with {name}" for name in tier.split("+"))) and not of_signals:
                 asked.append((tier, broken, complaint))
@@ -343,7 +346,10 @@ for number, name in enumerate(("null", "output", "output", "wire", "stacks")):
 
 
 def test_a_rank_begins_where_few_files_may_be_open():
-    """Otherwise right submissions got no points, and nothing said why."""
+    """If a rank could not begin, right submissions would get no points.
+
+    No message would say why.
+    """
     subprocess.run([sys.executable, "-c", FEW_DESCRIPTORS], cwd=ROOT, check=True)
 
 
@@ -445,9 +451,9 @@ def test_memory_is_bounded_for_a_world(confined, grounds, take):
 
 
 def test_forks_without_end_are_ended(confined, grounds):
-    """By the limit of a rank's own user, or by the supervisor.
+    """The limit of a rank's own user ends the forks, or the supervisor does.
 
-    A thousand at most: a machine survives a grader that fails here.
+    The program forks at most a thousand times, so that a machine survives a grader that fails here.
     """
     source = """
         def broken():
@@ -529,7 +535,7 @@ def test_a_world_ends_with_whoever_looks_after_it(confined, grounds, which, numb
     (grounds / "submission" / "collectives.py").write_text(PREAMBLE + LEAVES)
     folder = stage_submission(grounds / "submission", grounds / "stage").folder
     server = confined
-    if which == "server":  # one of its own
+    if which == "server":  # a server of this test's own
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LOCKSTEP_TIER", confined.facts()["tier"])
             server = Server.start()
@@ -604,7 +610,7 @@ assert ending.end_descendants(children, wake=wake) == (True, set(children))
 
 
 def test_nobody_waits_when_the_last_process_of_a_world_has_ended():
-    """Otherwise each world, and each verdict, would come 20 milliseconds later."""
+    """With a wait, each world, and each verdict, would come 20 milliseconds later."""
     subprocess.run([sys.executable, "-c", ENDS_CHILDREN], cwd=ROOT, check=True)
 
 
@@ -619,7 +625,7 @@ def test_descriptors_are_closed_however_high():
             os.dup2(write, 4)
             for number in (5, 300, 4096, 9000):
                 os.dup2(read, number)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))  # as a rank's is by then
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))  # as a rank's limit is by then
             close_from(5)
             os.write(
                 4, repr(sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1]).encode()
@@ -780,8 +786,9 @@ def test_no_key_stays_in_the_kernel(submit, monkeypatch, network):
 
 
 def test_no_thread_waits_at_a_word_that_no_thread_can_wake(submit, on_hub):
-    """The C++ library waits in this way while another thread initialises a static variable. It
-    looks at the word again when the wait returns, whatever the wait returns.
+    """The C++ library waits in this way while another thread initialises a static variable.
+
+    The library looks at the word again when the wait returns, whatever the wait returns.
     """
     if not seccomp.can_refuse():
         pytest.skip("no filter of system calls for this machine")
@@ -810,7 +817,7 @@ def segments() -> set[str]:
 
 
 def test_no_shared_memory_is_left(submit):
-    """Made by a rank, and by a process that the rank has started and left."""
+    """A rank, and a process that the rank has started and left, try to make shared memory."""
     before = segments()
     world = submit("""
         import ctypes
@@ -823,14 +830,14 @@ def test_no_shared_memory_is_left(submit):
             time.sleep(0.2)
             return made >= 0
         """)
-    # elsewhere none can be made: see test_world_usage
+    # On these machines, the filter of system calls refuses it: see test_world_usage.
     made = platform.machine() not in seccomp.MACHINES
     assert told(world, "broken") == str(made)
     assert segments() == before
 
 
 def test_segment_from_before_the_world_is_left():
-    """Its creator may have had the pid of a rank, and may have ended long ago."""
+    """The segment's creator may have had the pid of a rank, and may have ended long ago."""
     libc = ctypes.CDLL(None)
     if (made := libc.shmget(0, 4096, 0o1600)) < 0:
         pytest.skip("no System V segments here")

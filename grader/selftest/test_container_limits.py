@@ -1,5 +1,6 @@
-"""A rehearsal's box: what is inside is held to its memory where a control group can be made, and
-where not, that is said.
+"""A rehearsal's box limits the memory of what runs inside, if a control group can be made.
+
+Otherwise the box says that no control group can be made.
 """
 
 import os
@@ -46,7 +47,7 @@ def test_what_is_stopped_leaves_nothing_behind():
         usage = box.run(["/bin/sh", "-c", "sleep 300 & sleep 300"], timeout=1)
         folders = list(box.folders)
     assert usage.code is None
-    # a group with somebody in it cannot be removed
+    # A group with a process in it cannot be removed.
     assert not any(folder.exists() for folder in folders)
 
 

@@ -1,6 +1,4 @@
-"""Control groups of worlds: where they can be made, what they hold, and that they are gone
-afterwards.
-"""
+"""Control groups of worlds: where they can be made, what they limit, and that they are removed."""
 
 import os
 import signal
@@ -28,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def system(tmp_path, monkeypatch):
-    """A made-up system: ``system(own, {file: text})`` returns the folder of its groups."""
+    """Return ``system(own, {file: text})``, which makes up groups, and returns their folder."""
 
     def make(own: str, files: dict[str, str]) -> Path:
         (tmp_path / "cgroup").write_text(own)
@@ -82,7 +80,7 @@ def made(places):
             "a",
         ),
         (
-            "0::/a/b\n",  # a group in a would not be held to b's bound
+            "0::/a/b\n",  # b's bound would not apply to a group in a
             {
                 **{
                     "a/b/cgroup.procs": "",
@@ -133,7 +131,7 @@ def group_with(folder: Path, files: dict[str, str]) -> Group:
     "files, out",
     [
         ({"memory.events": "low 0\nmax 9\noom 1\noom_kill 1\n"}, True),
-        # the machine's memory, and others may have it
+        # The machine's memory has run out, and other processes may use it.
         ({"memory.events": "low 0\nmax 9\noom 0\noom_kill 1\n"}, False),
         ({"memory.events": "low 0\nmax 9\noom 0\noom_kill 0\n"}, False),
         (
@@ -184,7 +182,7 @@ def test_processes_are_blamed_where_the_groups_own_bound_was_met(tmp_path, files
 
 
 def inside(made: Group, program: str) -> subprocess.Popen:
-    """A process that runs this in a group."""
+    """Start a process that runs this program in a group."""
     source = (
         "import os, sys, time\nfor path in sys.argv[1:]: open(path + '/cgroup.procs',"
         f" 'w').write('0')\n{program}"
@@ -311,7 +309,7 @@ def test_a_group_goes_with_whoever_is_killed(server, places, grounds, which):
         again.stop()
         eventually(lambda: not groups_of(server, places))
     else:
-        assert before  # of the supervisor that waits, which looks after this world
+        assert before  # the group of a waiting supervisor, which then runs this world
         eventually(lambda: not before & set(groups_of(server, places)))
         assert world(server, grounds, "where").run().ending == "finished"
 

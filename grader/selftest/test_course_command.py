@@ -231,7 +231,7 @@ def test_slurm_jobs_grade_a_course(submissions, tmp_path, slurm):
 
 
 def test_slurm_jobs_that_fail_at_once_are_told(submissions, tmp_path, slurm):
-    """Nobody would ever grade. dask would wait for ever."""
+    """dask alone would wait for ever for workers that never come."""
     options, environment, jobs = slurm
     with open(tmp_path / "s.yaml", "a") as settings:
         settings.write('job_script_prologue: ["exit 1"]\n')

@@ -142,7 +142,7 @@ def ids(export: Export) -> list[str]:
     [
         ("Eve_2001_assignsubmission_file_x_2002_assignsubmission_file_s.py", "2001 or 2002"),
         ("Eve_2001_assignsubmission_file_2002_assignsubmission_file_s.py", "2001 or 2002"),
-        # Here the student has chosen a name for herself.
+        # Here the student herself has chosen a misleading name.
         ("Bob_2002_assignsubmission_file_x_2001_assignsubmission_file_s.py", "2002 or 2001"),
     ],
 )

@@ -1,4 +1,4 @@
-"""course.toml: what it can say, what is refused, and what becomes of it in both zips."""
+"""course.toml: what it can say, what is refused, and its effects on both zips."""
 
 import json
 import math
@@ -50,7 +50,7 @@ torch_index = "https://example.org/whl/cpu"
 
 @pytest.fixture
 def course(tmp_path):
-    """``course(text)``: the course of a file with this text."""
+    """Return ``course(text)``, which reads a course from a file with this text."""
 
     def of_text(text: str | bytes) -> Course:
         path = tmp_path / "course.toml"

@@ -30,7 +30,11 @@ def column(*values) -> np.ndarray:
 
 
 def course(*rows: str, points: tuple[float, ...] = ()):
-    """A course from one word per submission: p passed, f failed, u a stub, s e n others, - absent."""
+    """Return a course from one word per submission, with one letter per check.
+
+    A check with p has passed, with f failed, and with u it is a stub. The letters s, e and n are
+    other statuses. A check with - is absent.
+    """
     status = dict(p=PASSED, f=FAILED, u=UNIMPLEMENTED, s=SKIPPED, e=ERROR, n=NOT_RUN)
     worth = points or (1.0,) * 99
     return read(
@@ -83,9 +87,9 @@ def test_discrimination_compares_the_upper_with_the_lower_27_percent():
     rest = np.arange(100) / 100
     assert discrimination(rest >= 0.73, rest) == pytest.approx(1)
     assert discrimination(rest < 0.27, rest) == pytest.approx(-1)
-    # Who is between the groups does not matter.
+    # The submissions between the groups do not matter.
     assert discrimination((rest >= 0.27) & (rest < 0.73), rest) == pytest.approx(0)
-    # 13 of the 27 in the upper group pass, and nobody of the lower group.
+    # 13 of the 27 submissions in the upper group pass, and none in the lower group.
     assert discrimination(rest >= 0.87, rest) == pytest.approx(13 / 27)
     # A group of 2.7 submissions is two whole ones and 0.7 of the third.
     assert discrimination(np.arange(10) == 7, np.arange(10)) == pytest.approx(0.7 / 2.7)
@@ -93,7 +97,7 @@ def test_discrimination_compares_the_upper_with_the_lower_27_percent():
 
 def test_submissions_with_an_equal_rest_count_with_equal_fractions():
     rest = np.array([1.0] * 50 + [0.5] * 40 + [0.0] * 10)
-    passed = column(*[1, 0] * 25, *[0] * 50)  # half of those who tie at the top
+    passed = column(*[1, 0] * 25, *[0] * 50)  # half of the submissions that tie at the top
     assert discrimination(passed, rest) == pytest.approx(0.5)
     order = np.random.default_rng(1).permutation(100)
     assert discrimination(passed[order], rest[order]) == pytest.approx(0.5)
@@ -103,8 +107,8 @@ def test_submissions_with_an_equal_rest_count_with_equal_fractions():
 def test_stubs_and_what_was_not_run_count_neither_for_a_check_nor_in_the_rest():
     found = items(course("ppp", "pff", "upp", "spp", "epp", "npp", "-pp"))[0]
     assert found.count == 2 and found.unimplemented == 1 and found.difficulty == 1
-    # The first two have a rest of 2 of 2 and of 0 of 2. With stubs as zeros, the third submission
-    # of the next course would be as weak as the second.
+    # The first two submissions pass 2 of 2 and 0 of 2 other checks. If stubs counted as zeros, the
+    # third submission of the next course would be as weak as the second.
     found = items(course("ppp", "pff", "ppu"))[0]
     assert found.rest.tolist() == [1, 0, 1]
 

@@ -13,7 +13,7 @@ from grader.course.message_clusters import MessageCluster, clusters, form
 from grader.course.outcomes import Check, read
 from grader.selftest.course_class import OTHER_READING, Planted, check_name, entry, make, result
 
-# As the grader said them of mutants, in groups of the same mistake.
+# Messages that the grader wrote about mutants, in groups of the same mistake.
 AUTOGRAD = """\
 {f}(float32 (3,) that requires a gradient) on {n} ranks
 rank {r}'s values are right, and what it returned requires a gradient, because its input does. Nobody may differentiate through a communication without saying so: use tensor.detach()."""
@@ -48,7 +48,7 @@ rank {r}'s ValueError does not mention {n}: “{words}”"""
 
 
 def alike(*messages: str) -> bool:
-    """Whether the messages are one cluster, if they are failures of one check."""
+    """Return whether the messages are one cluster, if they are failures of one check."""
     return len(of(*messages)) == 1
 
 
@@ -168,7 +168,7 @@ def test_an_ambiguity_that_spoils_most_of_a_part_is_found():
     """
     course = []
     for i in range(60):
-        reads_otherwise, skill = i % 5 < 2, i // 5  # of 12; two in five of every skill
+        reads_otherwise, skill = i % 5 < 2, i // 5  # of 12 skills; two in five of each
         other = OTHER_READING.format(a=1, n=2)
         told = {True: "Passed.", False: f"f(1) on 2 ranks\n{other}"}[not reads_otherwise]
         status = FAILED if reads_otherwise else PASSED

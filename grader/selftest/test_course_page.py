@@ -173,7 +173,8 @@ def test_all_colours_come_from_the_shared_style(made):
     assert not re.search(r"#[0-9a-fA-F]{3,8}\b|rgb|hsl", style)
     used = set(re.findall(r"var\((--\w+)\)", style))
     declared = re.findall(r"(--\w+): #", re.search(r":root \{(.*?)\}", made, re.S).group(1))
-    # These can be read on paper and on their own grounds: test_page.py measures the contrast.
+    # These colours can be read on paper and on their own backgrounds: test_page.py measures the
+    # contrast.
     assert used == {"--soft", "--bad", "--hint", "--open", "--line", "--mark"} <= set(declared)
 
 
@@ -288,7 +289,7 @@ def test_warnings_say_what_the_numbers_cannot():
         "1 submission (3)",
     )
     assert len(told) == 3 and all(word in line for word, line in zip(words, told))
-    assert facts(shown(whole))["mean"] == "1.9"  # of those that can be read
+    assert facts(shown(whole))["mean"] == "1.9"  # the mean of the results that can be read
     assert rows(shown(whole), "All submissions")[2][-1] == "graded, but the results are damaged"
 
 

@@ -1,4 +1,4 @@
-"""What travels to a worker is read there as it would be read here."""
+"""A worker reads a submission that was sent to it as the course's own machine would read it."""
 
 import os
 import pickle

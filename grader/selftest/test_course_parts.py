@@ -1,4 +1,4 @@
-"""A course that takes some parts: its zips speak of these parts, and of no other.
+"""A course that takes some parts: its zips mention these parts, and no others.
 
 Every choice of parts is tried on texts alone, which takes no time.
 """
@@ -37,7 +37,7 @@ def chosen(names: tuple[str, ...]) -> object:
 
 TEXT = "handout/ASSIGNMENT.md"
 MARKED = (ROOT / TEXT).read_text()
-# What students read, beside the texts of the part's own stubs and checks.
+# The files that students read, including the stubs and the checks.
 READ = re.compile(r"README\.md|Makefile|handout/[\w/]+\.(md|py|ini)|tests/\w+\.py")
 PROBLEM = re.compile(
     r"(?:[Pp]roblems?|see|K=|and|of|\(|\*\*|to|,) ?([1-9]\.[1-7])(?![\d.])(?! [GMT]B| us)"
@@ -50,7 +50,7 @@ OF_EVERY_COURSE = ("grader/hidden/__init__.py", "grader/hidden/world_sizes.py")
 
 @cache
 def everything() -> dict[str, bytes]:
-    """The files of both zips for the whole assignment, before they are adapted to a course."""
+    """Return the files of both zips for the whole assignment, before a course adapts them."""
     caught: list[dict[str, bytes]] = []
 
     def catch(contents, course):
@@ -69,7 +69,7 @@ def taking(*parts: str, **more) -> Course:
 
 
 def built(course: Course) -> dict[str, str]:
-    """What students read of a course, and the names of all other files."""
+    """Return the files of a course: name → text. Only what students read has its text here."""
     files = for_course(everything(), course)
     return {name: data.decode() if READ.fullmatch(name) else "" for name, data in files.items()}
 
@@ -182,7 +182,7 @@ def test_the_zips_of_parts_1_to_3_hold_these_parts_alone(monkeypatch):
 
 
 def test_every_hidden_file_belongs_to_a_part():
-    """Otherwise a new file of checks could be packed for a course that does not take its part."""
+    """A new hidden file must not be packed for a course that does not take its part."""
     taken = {name: set(for_course(everything(), taking(name))) for name in PARTS}
     for file in everything():
         if file.startswith("grader/hidden/") and file not in OF_EVERY_COURSE:

@@ -89,7 +89,7 @@ def test_a_worse_result_replaces_all_files_of_a_better_one(tmp_path):
 
 
 def test_seeds_depend_on_course_submission_and_files_alone(tmp_path):
-    """A student who has a report knows its seed. It must not be that of other files."""
+    """A student who has a report knows its seed. So other files must have another seed."""
     seeds = [Store(tmp_path / str(i), 7).seed_of(JANE, "f") for i in range(2)]
     assert seeds[0] == seeds[1] == Store(tmp_path / "0", None).seed_of(JANE, "f")
     assert Store(tmp_path / "0", 7).seed_of(JANE, "other files") != seeds[0]

@@ -1,4 +1,4 @@
-"""A course is graded once, goes on after a stop, and no submission stops the others."""
+"""A course is graded once, continues after a stop, and no submission stops the others."""
 
 import html
 import json
@@ -343,7 +343,7 @@ def test_as_many_are_graded_at_a_time_as_there_is_room_for(monkeypatch):
 
 
 def test_each_worker_computes_how_many_checks_it_runs(monkeypatch):
-    """Its machine may have more cores than the one on which the command was typed."""
+    """A worker's machine may have more cores than the one on which the command was typed."""
     monkeypatch.setattr(grading.machine_limits, "workers", lambda: 9)
     for count, checks in ((1, 9), (4, 2), (10, 1)):
         with engine.connected("local", Path(), count, Path()) as workers:
@@ -357,7 +357,7 @@ def test_at_a_time_is_refused_with_workers_elsewhere(typed, tmp_path, name):
 
 
 class _Shared:
-    """A function that stays the same one when dask copies it: its threads are of this process."""
+    """A function that stays the same one when dask copies it: dask's threads share a process."""
 
     functions: dict[int, object] = {}
 
@@ -420,7 +420,7 @@ def test_what_was_graded_without_confinement_is_graded_again(graded):
 
 
 def test_a_check_that_breaks_the_grader_stops_the_course_and_is_named(graded):
-    """Below the grader's sentence stands what pytest printed, which differs each time."""
+    """After the grader's sentence comes the output of pytest, which differs each time."""
     said = (
         "[W socket] x\ncannot grade: the grader itself failed in some checks, first in 1.1 a\n{} s"
     )

@@ -51,7 +51,7 @@ def test_jobs_that_wait_in_the_queue_are_waited_for(now, capsys, monkeypatch):
 
 
 def test_jobs_that_have_all_ended_end_the_wait(now, monkeypatch):
-    """Their ids are remembered: dask forgets a job when its worker has left."""
+    """The watch remembers the jobs' ids, because dask forgets a job when its worker has left."""
     ids, workers = ["7", "8"], [1]
     monkeypatch.setattr(worker_watch, "queued", lambda jobs: set())
     watch = WorkerWatch(lambda: len(workers), lambda: ids, now)

@@ -1,6 +1,6 @@
-"""Ranks that come late: until another one has passed a mark, or until all others stand still.
+"""Ranks come late: until another one has passed a mark, or until all others stand still.
 
-And messages that come late.
+Messages may come late, too.
 """
 
 import time
@@ -34,7 +34,7 @@ def test_an_action_lasts_until_the_others_stand_still(submit, on_gloo):
         """)
     began = time.monotonic()
     assert in_turn_on_two_ranks(world)
-    assert time.monotonic() - began > 0.5  # it was held
+    assert time.monotonic() - began > 0.5  # the rank was held
 
 
 # shorter and longer than it takes to be sure of a standstill

@@ -1,5 +1,6 @@
-"""Why ranks stand still where everything that they started has met its partner: from reports
-written down here.
+"""Why ranks stand still although everything that they started has met its partner.
+
+The reports are written down here.
 """
 
 from dataclasses import replace
@@ -36,8 +37,10 @@ def broken(x):
 
 @pytest.fixture
 def report(tmp_path):
-    """``report(ending, rank 0, rank 1)``: for each rank its operations, and the line that it stands
-    in (None: returned).
+    """Return ``report(ending, rank 0, rank 1)``, which makes a report.
+
+    It gets the operations of each rank, and the line in which the rank is. None means that the rank
+    has returned.
     """
     (tmp_path / "collectives.py").write_text(SOURCE)
 
@@ -110,7 +113,10 @@ def test_waited_for_before(report):
 
 @pytest.fixture
 def from_any(report):
-    """Rank 0 receives from any rank, and then from rank 1; ranks 1 and 2 have sent one message."""
+    """Return a report, and the send and the receive of the message that was received.
+
+    Rank 0 receives from any rank, and then from rank 1. Ranks 1 and 2 have sent one message each.
+    """
     three = {"group": [0, 1, 2]}
     receives = [
         operation(0, "recv", peer=None, line=3, **three),
@@ -142,7 +148,7 @@ def test_a_receive_without_src_that_took_the_message_is_named(from_any):
 
 
 def test_a_receive_without_src_is_not_blamed_if_no_other_message_is_there(from_any):
-    """The first message may be a header, and its sender may have forgotten what it announces."""
+    """The first message may be a header, and its sender may have forgotten the payload."""
     made, sent, received = from_any
     made.pairs = [[sent.rank, sent.at, received.rank, received.at]]
     made.ranks[2].trail.clear()

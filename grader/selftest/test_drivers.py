@@ -1,6 +1,4 @@
-"""The programs around a student's function: called directly where no other rank is needed, and in
-worlds.
-"""
+"""The programs around a student's function are called directly here, or in worlds of ranks."""
 
 import platform
 import subprocess
@@ -118,7 +116,7 @@ def test_what_is_no_tensor_has_no_storage(result):
 
 
 class Doubled(torch.autograd.Function):
-    """Twice x; backward 5 times, so that one sees whose derivative was used."""
+    """Computes twice x. Its derivative is 5, which shows whether this derivative was used."""
 
     @staticmethod
     def forward(ctx, x):
@@ -247,7 +245,7 @@ class Buffers(Keeps):
 
     @staticmethod
     def forward(ctx, x):
-        Buffers.buffer = x.clone()  # one for all calls
+        Buffers.buffer = x.clone()  # one buffer for all calls
         return x * 2
 
 
@@ -420,7 +418,7 @@ def test_a_followed_layer_tells_what_it_got_when_it_begins_and_what_it_gave_befo
 
 
 def test_the_factors_of_rows_cannot_be_taken_out_of_the_layer_below():
-    """The gradient of the layer below is no multiple of its gradient without factors."""
+    """The gradient of the layer below is no multiple of the gradient without factors."""
     x = torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
     weight = torch.eye(2, dtype=torch.float64, requires_grad=True)
     (plain,) = torch.autograd.grad((x @ weight).sum(), weight)
@@ -516,8 +514,8 @@ def test_a_work_that_is_waited_for_twice_is_told(submit):
 @pytest.mark.parametrize(
     "line, doubts",
     [
-        ("Pause().wait(3)", 1),  # sleeps in another line: not a moment's doubt
-        # in a line that waits: it seems to be stuck once
+        ("Pause().wait(3)", 1),  # sleeps in another line, so the judge does not doubt
+        # A line of the student waits: the rank seems to be stuck once.
         ("Pause().wait(time.sleep(0.9) or 0)", progress_judge.DOUBTS),
     ],
 )
@@ -555,7 +553,7 @@ def test_only_a_line_of_the_students_that_waits_may_wait_for_nothing(tmp_path, n
     "line, words",
     [
         ("pass", None),
-        ("x.set_(x.clone())", None),  # as it was, elsewhere
+        ("x.set_(x.clone())", None),  # the same values in other memory
         ("x.set_(torch.zeros(1).expand(1 << 25))", "rank 0 modified its input"),
         # too large to send, and never written
         ("x.resize_((1 << 24) + 1)", "rank 0 modified its input"),

@@ -39,7 +39,7 @@ def test_an_early_server_that_nobody_takes_ends(no_server_yet):
     early = EarlyServer.here
     EarlyServer.end()
     assert early.server.process.poll() is not None and not early.folder.exists()
-    EarlyServer.end()  # of none
+    EarlyServer.end()  # without a server
 
 
 @pytest.mark.varied

@@ -38,7 +38,7 @@ SCHEMA = json.loads((ROOT / "grader" / "selftest" / "results.schema.json").read_
 
 @pytest.fixture
 def rules(tmp_path, monkeypatch):
-    """``rules(text)`` makes the course of this text the one that is graded, and returns it."""
+    """Return ``rules(text)``, which makes this text's course the graded one, and returns it."""
 
     def take(text: str) -> Course:
         path = tmp_path / f"course{len(list(tmp_path.iterdir()))}.toml"
@@ -121,7 +121,7 @@ def test_what_counts(counts, extra, expected):
 
 @pytest.mark.parametrize("counts, score", [(ON_TOP, None), (UP_TO_THE_TOTAL, 10), (NOT, 8)])
 def test_the_platform_gets_the_points_that_count(rules, counts, score):
-    """It adds up the tests' scores, unless the document has a score."""
+    """Gradescope adds up the tests' scores, unless the document has a score."""
     found = rules(f'[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "{counts}"')
     document = results_json.as_results(RECORDS, 1.0, [], {"seed": 1})
     jsonschema.validate(document, SCHEMA)
@@ -142,7 +142,7 @@ def test_the_platform_gets_the_points_that_count(rules, counts, score):
 
 @pytest.mark.parametrize("counts, score", [(ON_TOP, 14), (UP_TO_THE_TOTAL, 10), (NOT, 8)])
 def test_all_that_read_a_document_count_alike(rules, counts, score):
-    """Scores of a course, the page about it, and other platforms."""
+    """The scores of a course, the page about it, and other platforms give the same points."""
     rules(f'[extra_credit]\nproblems = ["3.5", "5.6"]\ncounts = "{counts}"')
     document = results_json.as_results(RECORDS, 1.0, [], {"seed": 1})
     assert results_json.points_of(document) == (score, 10)
@@ -155,7 +155,7 @@ def test_all_that_read_a_document_count_alike(rules, counts, score):
     assert sum(autolab_scores["scores"].values()) == autolab_scores["scoreboard"][-1] == score
     assert autolab_scores["scores"]["Collectives"] == 8
     assert autolab_scores["scores"].get("Extra credit") == (None if counts == ON_TOP else score - 8)
-    assert float(reward(document)) == round(14 / 17, 6)  # of one part, and of no course's total
+    assert float(reward(document)) == round(14 / 17, 6)  # all problems count: no rule of a course
 
 
 @pytest.mark.parametrize("counts", [ON_TOP, UP_TO_THE_TOTAL, NOT])
@@ -213,7 +213,7 @@ def test_the_summary_tells_base_and_extra_apart():
 
 @pytest.fixture
 def optional(rules):
-    """A part of extra credit, in a course that takes one other part."""
+    """Return a part of extra credit, in a course that takes one other part."""
     rules('[course]\nparts = ["collectives", "sharded_data_parallel"]')
     return "sharded_data_parallel"
 
@@ -253,7 +253,7 @@ def test_an_optional_part_that_is_begun_is_graded(optional, tmp_path):
 
 @pytest.mark.parametrize("optional_part", [n for n, p in assignment.PARTS.items() if p.is_extra])
 def test_one_written_function_of_an_optional_part_is_an_attempt(optional_part, rules, tmp_path):
-    """Also in a student's copy, where the submission is the folder with the stubs itself."""
+    """A student's copy behaves in the same way. Its folder with the stubs is the submission."""
     rules("")
     given = (ROOT / "handout" / f"{optional_part}.py").read_text()
     begun = re.sub(r"raise NotImplementedError\(.*\)", "return 1", given, count=1)

@@ -1,7 +1,7 @@
-"""What goes wrong in distributed programs, each case with the verdict that a teaching assistant
-would have given.
+"""What goes wrong in distributed programs, and the verdict that each case must get.
 
-Line numbers below are those of the staged file: the preamble of ``conftest`` has 5 lines.
+A teaching assistant would give the same verdict. Line numbers below are those of the staged file:
+the preamble of ``conftest`` has 5 lines.
 """
 
 import os
@@ -42,7 +42,7 @@ def test_a_rank_that_raises_is_named_and_its_victims_are_not(submit):
     assert "collectives.py:9, in broken:  return x.reshape(3, 3)" in message
     assert "(ranks 0 and 2 only waited for rank 1, and are not the cause.)" in message
     assert "site-packages" not in message and "grader" not in message
-    assert "When it hangs" not in message  # nothing did
+    assert "When it hangs" not in message  # this program does not hang
 
 
 def test_a_rank_that_returns_early(submit):
@@ -193,7 +193,7 @@ def test_split_sizes_that_do_not_fit_each_other_name_the_ranks(submit, wait):
     assert "rank 1: all-to-all of 2 × float32 at collectives.py:1" in message
     assert "Rank 0 sends 3 elements to rank 1, but rank 1 expects 2." in message
     assert "twice" not in message and "No rank goes on" not in message
-    assert "needs equal sizes" not in message  # that is so in other collectives
+    assert "needs equal sizes" not in message  # other collectives need equal sizes
 
 
 def test_split_sizes_that_do_not_fit_each_other_name_the_ranks_on_gloo(submit, on_gloo):
@@ -376,7 +376,7 @@ def test_send_and_receive_that_disagree_about_the_size(submit):
         """)
     message = verdict(world, 2)
     assert "disagree about what is sent" in message
-    # gloo's own
+    # These are gloo's own words.
     assert "enforce fail" not in message and "pair.cc" not in message and "0x" not in message
     assert "send of 4 × float32 to rank 1 at collectives.py:9" in message
     assert "receive of 2 × float32 from rank 0 at collectives.py:11" in message
@@ -528,7 +528,7 @@ def test_of_calls_in_turn_the_one_that_raised_is_named(submit, name, note):
 
 
 def test_a_value_that_cannot_be_reached(submit):
-    """A list that contains itself must end neither the rank nor the judge."""
+    """A list that contains itself does not end the rank or the judge."""
     assert "got a list of length 1" in verdict(
         submit("def broken(x):\n    a = []\n    a.append(a)\n    return a"), 1
     )
@@ -778,7 +778,7 @@ def test_a_flood_of_output_is_cut(submit):
 
 
 def test_the_last_lines_of_much_output_are_shown(submit):
-    """All lines count as printed, also those that the judge does not keep."""
+    """The judge does not keep all lines, but it counts all of them."""
     message = verdict(submit("def broken(x):\n    for i in range(5000): print('line', i)"), 2)
     assert "rank 0:\n        … 4988 lines before\n        line 4988\n" in message
     assert "        line 4999\n    rank 1:" in message
@@ -954,7 +954,7 @@ def test_waiting_for_a_process_that_computes_is_no_deadlock(submit):
             dist.all_reduce(x)
             return x
         """
-    # a machine may be busy with more than this
+    # A machine may be busy with other work, too, so the limits are high.
     world = submit(source, wall_seconds=200.0, world_seconds=250.0)
     (run,) = world(2, call("collectives.broken", X))
     run.returns(2 * X, 2 * X)
@@ -1297,7 +1297,7 @@ def test_a_receive_without_src_that_took_another_receives_message_is_named(submi
 
 
 def test_a_receive_that_names_its_sender_comes_before_one_without_src(submit):
-    """gloo has the same order."""
+    """gloo gives the message to the same receive."""
     world = submit("""
         def broken(x):
             rank = dist.get_rank()
@@ -1391,8 +1391,9 @@ def test_a_list_that_is_refilled_is_not_its_tensors(submit):
 
 
 def test_what_a_library_imports_on_first_use_has_time(submit):
-    """``import sympy`` stands for what torch imports when somebody first uses a part of it: more
-    than this call may compute.
+    """``import sympy`` takes more processor time than this call may use.
+
+    It plays what torch imports when a program first uses a part of it.
     """
     world = submit(
         """
@@ -1461,7 +1462,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("groups", ORDERS.values(), ids=ORDERS.keys())
 def test_ranks_that_make_different_groups_are_told_so(submit, groups):
-    """Also where the hub carries what they send: with gloo and nccl they would not meet."""
+    """The hub could carry what the ranks send. But with gloo and nccl the groups would not meet."""
     world = submit(f"""
         def broken(x):
             r = dist.get_rank()
@@ -1554,7 +1555,7 @@ def test_a_scatter_shows_the_size_of_a_block_on_every_rank(submit):
 
 
 def test_whoever_asks_for_ever_whether_a_message_has_come_is_told(submit):
-    """On gloo it is the same: the data arrives, but the work is not completed without a wait."""
+    """With gloo, too, the data arrives, but the work is not completed without a wait."""
     source = """
         def broken(x):
             if dist.get_rank() == 0:
@@ -1606,7 +1607,7 @@ def test_a_held_rank_is_let_go_where_the_others_wait_for_it_in_no_operation(subm
 
 
 def test_a_deadlock_is_told_as_soon_where_messages_land_at_wait(submit):
-    """The program that hands messages over stands around the wait, and is no line of the student's."""
+    """The driver's code is around the wait, and none of its lines is a line of the student."""
     world = submit(
         """
         def broken(x):

@@ -1,5 +1,6 @@
-"""The text that students read: its pictures are those that the command draws, its commands exist,
-and it holds no answer.
+"""The text that students read: its pictures, its commands, and no answer.
+
+The command draws the same pictures, the commands exist, and no line of an answer is in the text.
 """
 
 import argparse
@@ -84,7 +85,7 @@ def test_nothing_is_drawn_outside_of_a_picture(name):
 
 
 def commands() -> list[list[str]]:
-    """Return the commands in the text as lists of words, without the explanations beside them."""
+    """Return the commands in the text as lists of words, without the explanations after them."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.MULTILINE | re.DOTALL)
     lines = [line for language, block in blocks if not language for line in block.splitlines()]
@@ -124,7 +125,7 @@ def options_of(module: str, monkeypatch) -> argparse.ArgumentParser:
     with monkeypatch.context() as patch, pytest.raises(Caught) as caught:
         patch.setattr(argparse.ArgumentParser, "parse_args", catch)
         found = importlib.import_module(module)
-        if hasattr(found, "__path__"):  # a package is run as its __main__
+        if hasattr(found, "__path__"):  # a package is run by its __main__
             found = importlib.import_module(f"{module}.__main__")
         found.main()
     return caught.value.args[0]
@@ -143,14 +144,12 @@ def test_every_module_is_there_and_has_the_options(monkeypatch):
 
 # ——— answers
 
-# who one is: the first line of any rank's program
+# The first line of any rank's program is no answer.
 EVERYBODYS = {"rank, n = dist.get_rank(), dist.get_world_size()"}
 
 
 def test_neither_text_nor_pictures_hold_a_line_of_an_answer():
-    """Of the hidden checks neither; these are counted by leaks.py, for which the text is what
-    students may see anyway.
-    """
+    """leaks.py looks for lines of hidden checks. It counts the text as known to students."""
     shown = {line.strip() for line in TEXT.splitlines()}
     for path in FOLDER.iterdir():
         shown |= {line.strip() for line in path.read_text().splitlines()}

@@ -1,6 +1,4 @@
-"""The wire takes whatever a rank may write to it: everything is a frame, or a FrameError, and
-nothing else happens.
-"""
+"""Whatever a rank writes to its wire gives frames or a FrameError, and has no other effect."""
 
 import time
 import tracemalloc
@@ -185,9 +183,7 @@ def test_kinds_without_values_are_short_and_carry_no_blob(kind):
 
 
 def test_a_stream_of_small_frames_takes_no_more_than_a_read():
-    """Each frame is given out from where it lies: no copy of the rest is made for it, and nothing
-    stays.
-    """
+    """Each frame is read in place: no copy of the rest is made, and no data stays."""
     stream = pack(frames.EVENT, {"call": 0}) * 20_000
     reader = Reader()
     began = time.process_time()

@@ -1,5 +1,6 @@
-"""A little of ``make fuzz``: the same inputs every time, and some that are new; and that it bites
-where something is wrong.
+"""A part of ``make fuzz``: the same inputs every time, and some new ones.
+
+The fuzzer must also find known faults.
 """
 
 import zipfile
@@ -24,7 +25,7 @@ def chosen(seed: str) -> str:
 def test_no_stream_breaks_the_judge(seed):
     tally = fuzz.Tally()
     fuzz.fuzz(fuzz_frames.make, fuzz_world.judge, chosen(seed), range(700), tally)
-    assert tally.outcomes["believed whole"] > 20  # else only refusals were tried
+    assert tally.outcomes["believed whole"] > 20  # otherwise almost all were refused
     assert len(tally.outcomes) > 25
 
 
@@ -80,7 +81,7 @@ def test_the_fuzzer_finds_what_the_intake_does_not_catch(tmp_path, monkeypatch):
 
 
 def test_the_fuzzer_finds_a_link_that_is_followed(tmp_path, monkeypatch):
-    # a pipe would never end
+    # A pipe would never end.
     monkeypatch.setattr(
         found_files.stat, "S_ISREG", lambda mode: not found_files.stat.S_ISFIFO(mode)
     )

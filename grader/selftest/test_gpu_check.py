@@ -1,4 +1,4 @@
-"""``make gpu-check`` without a GPU: that it says so, and its steps on a CPU."""
+"""``make gpu-check`` without a GPU prints a sentence. Its steps run on a CPU here."""
 
 import subprocess
 import sys

@@ -37,7 +37,7 @@ ONE, FOUR = Gpus(["7"], "GPU", 8, ""), Gpus(["0", "1", "2", "5"], "GPU", 8, "2.2
 
 @pytest.fixture(scope="module")
 def gpu_server():
-    """A fork server whose ranks take CPUs for GPUs, and that must not ask for GPUs itself."""
+    """Yield a fork server whose ranks use CPUs as GPUs. The server itself must not ask for GPUs."""
     patched = pytest.MonkeyPatch()
     patched.setattr(fork_server_client, "PROGRAM", PRETEND)
     server = Server.start()
@@ -67,7 +67,7 @@ def on_gpus(grounds, gpu_server):
 
 
 def torch_with(memory: list[int], cuda: str | None = "12.8") -> SimpleNamespace:
-    """A torch that finds GPUs with so many free bytes, or is a build for CPUs."""
+    """Return a torch that finds GPUs with so many free bytes, or a build for CPUs."""
     of_cuda = SimpleNamespace(
         device_count=lambda: len(memory),
         mem_get_info=lambda index: (memory[index], 80 * GIB),
@@ -143,7 +143,7 @@ def test_ranks_are_spread_evenly(count, used, size):
     after = before + Counter(spread(ids, before.elements(), size))
     chosen = Counter(spread(ids, before.elements(), size))
     assert chosen.total() == size
-    # a GPU that got a rank has at most one more than the one with the fewest
+    # A GPU that got a rank has at most one rank more than the GPU with the fewest ranks.
     assert all(after[gpu] <= min(after[i] for i in ids) + 1 for gpu in chosen)
     assert spread([], [], size) == []
 
@@ -196,7 +196,7 @@ def test_there_are_too_few_gpus_for_some_checks(on_gpus):
     "found, size, network", [(FOUR, 4, "gloo"), (FOUR, 5, "hub"), (ONE, 1, "hub"), (ONE, 2, "hub")]
 )
 def test_nccl_needs_a_gpu_for_each_rank(found, size, network):
-    """Without a hub, and on GPUs, it is nccl that carries the messages."""
+    """Without the hub, nccl carries the messages of ranks on GPUs."""
     calls = [Call("collectives.f", [([], {})] * size)]
     asked = worlds.World(None, size, calls, Path(), Limits(), network="gloo", gpus=found)
     assert asked.plan.network == network
@@ -299,7 +299,7 @@ def test_a_machine_without_the_driver_has_nothing_to_sleep_for():
 
 @pytest.fixture
 def process():
-    """A process that is no rank, and may be asked for its stacks as one."""
+    """Yield the pid of a process that is no rank, but can be asked for its stacks like a rank."""
     with subprocess.Popen(["sleep", "60"]) as sleeps:
         yield sleeps.pid
         sleeps.kill()
@@ -318,7 +318,7 @@ def test_the_clock_of_a_call_begins_when_the_gpu_is_ready(starts_gpus, process):
     judge.times.used, judge.times.spending.own = lambda: used, used
     judge.step(time.monotonic(), silent=True)
     assert judge.verdict_pending == (None if starts_gpus else "late")
-    judge.on_call_began(0)  # from now on, the same is too much
+    judge.on_call_began(0)  # from now on, this time is too long
     judge.watch.looked = 0.0
     judge.step(time.monotonic(), silent=True)
     assert judge.verdict_pending == "late"
@@ -353,7 +353,7 @@ def test_what_fails_on_gpus_alone_is_told_and_costs_no_points(tmp_path):
     assert also["notes"][0] in document["output"] and " failed." in also["notes"][0]
 
 
-# They hold ranks back, or look at the memory of the CPU.
+# These checks hold ranks back, or look at the memory of the CPU.
 SKIPPED = [
     "test_backward_flows",
     "test_each_half_does_its_own_work",

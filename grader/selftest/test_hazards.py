@@ -1,5 +1,6 @@
-"""Programs that are right by luck on a real network, and wrong every time where the hub carries
-them. And right ones.
+"""Programs that are right by luck on a real network are wrong every time on the hub.
+
+Right programs pass.
 """
 
 import numpy as np

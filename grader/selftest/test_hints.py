@@ -1,4 +1,4 @@
-"""Every fingerprint gives its sentence, and what leaves none gives none."""
+"""Every fingerprint of a mistake gives its sentence. Without a fingerprint there is no sentence."""
 
 from dataclasses import replace
 
@@ -127,7 +127,7 @@ TABLE = np.arange(1.0, 17.0).reshape(4, 4)
     [(TABLE, 0, "rows"), (TABLE, 1, "columns"), (TABLE.ravel(), 0, "entries")],
 )
 def test_a_whole_tensor_in_place_of_this_ranks_part_is_told(whole, axis, name, communicates):
-    """Also if it is an earlier call's result, or an input that all ranks returned."""
+    """The whole tensor is also an input, an earlier result, and what both ranks returned."""
     parts = np.split(whole, 2, axis)
     around = Context(
         1, 2, parts, [[], [whole]], [whole], got=[whole] * 2, communicates=communicates
@@ -219,9 +219,7 @@ def test_random_values_give_no_sentence(seed):
 
 
 def test_a_value_that_is_right_here_is_nobody_elses():
-    """Ranks that are to hold the same, inputs and earlier results that equal the expected one: no
-    hint about those.
-    """
+    """Other ranks, inputs and earlier results also hold the expected value: no hint names them."""
     alike = Context(1, 4, [RIGHT] * 4, [[RIGHT]] * 4, [RIGHT], {"that other bug": RIGHT})
     wrong = RIGHT + f32(0.1, -2, 3, 0.5, 1, 2)
     assert likely_cause(wrong, RIGHT, alike) is None
@@ -231,16 +229,12 @@ LAST_DIGITS = "only the last digits are wrong"
 
 
 def test_a_value_that_is_right_up_to_rounding_is_told_so():
-    """Such a value differs where the comparison is exact, or in float64, and nothing about it is
-    out of order.
-    """
+    """Such a value differs in an exact comparison, or in float64, and has no other mistake."""
     assert likely_cause(RIGHT * np.float32(1 + 1e-6), RIGHT, AROUND).startswith(LAST_DIGITS)
 
 
 def test_a_value_that_is_right_up_to_rounding_is_nobody_elses():
-    """Although one of two ranks is 1 times the other, and every rank, input and earlier result is
-    like it.
-    """
+    """Ranks, inputs and earlier results are all like the value, and also 1 times each other."""
     three = f32(3)
     around = Context(1, 2, [three] * 2, [[three]] * 2, [three], {"that other bug": three})
     for error in (1e-6, 5e-5):
@@ -274,7 +268,7 @@ def test_places_where_other_ranks_hold_nothing_are_passed_over():
         (f32(2, 4), f32(1, 2), 1, False),
         (f32(1, 2), f32(1, 2.0001), 1, True),
         (f32(1, 2), f32(1, 2.01), 1, False),
-        (f32(0, 0), f32(0, 0), 1, False),  # says nothing
+        (f32(0, 0), f32(0, 0), 1, False),  # zeros show nothing
         (f32(), f32(), 1, False),
         (f32(1), f32(1, 1), 1, False),
         (None, f32(1), 1, False),
@@ -298,9 +292,9 @@ def test_entries_that_lack_ranks_terms_are_told():
         " terms of ranks 0, 1, 2"
     )
     assert likely_cause(got, right, around) == f"some entries of the sum lack terms: {places}"
-    # no sum of terms
+    # This is no sum of terms.
     assert "lack" not in (likely_cause(got + f32(0, 0, 0, 7), right, around) or "")
-    one = f32(*right[:3], right[3] - terms[0][3])  # by chance, perhaps
+    one = f32(*right[:3], right[3] - terms[0][3])  # perhaps by chance
     assert "lack" not in (likely_cause(one, right, around) or "")
 
 

@@ -41,7 +41,7 @@ SLOWNESS = 2  # the times in the headers are those of a quiet machine
 MAX_SECONDS = 400
 EVERY_TIER = ["uid+landlock", "uid+landlock+reader", "landlock", "uid", "none"]
 TIERS = EVERY_TIER if IS_WHOLE else [BEST]
-# make test tries the first case of each kind. These take long, so they do not come first.
+# `make test` tries the first case of each kind. These cases take long, so they do not come first.
 SLOW = (
     "a-million-",
     "activations-computed-again-",
@@ -69,7 +69,7 @@ print(json.dumps({record.id: [record.number, record.points] for record in catalo
 
 @pytest.fixture(scope="session")
 def catalogue() -> dict[str, list]:
-    """Every check that there is: its problem, and its points."""
+    """Return the problem and the points of every check."""
     told = subprocess.run(
         [sys.executable, "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -90,7 +90,7 @@ class Tiered:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv(
                     "PATH", f"{os.environ['PATH']}:/nowhere/{self.mark}"
-                )  # handed down to whatever ranks start
+                )  # all ranks and their children inherit this
                 if self.tier != BEST:
                     patch.setenv("LOCKSTEP_TIER", self.tier)
                 self.servers[contained] = start_contained() if contained else Server.start()
@@ -109,7 +109,7 @@ def tiered(request) -> Iterator[Tiered]:
     tiered = Tiered(request.param)
     try:
         tiered.server()
-    except WorldsUnavailable as error:  # that the best tier is what it should be is tested beside
+    except WorldsUnavailable as error:  # another test checks which tier is the best
         tiered.stop()
         if request.param == BEST:
             raise
@@ -120,7 +120,10 @@ def tiered(request) -> Iterator[Tiered]:
 
 @pytest.fixture
 def temporary(monkeypatch) -> Iterator[Path]:
-    """Where the grader puts its folders: empty before and after, and open to strangers as /tmp is."""
+    """Yield the folder for the grader's temporary folders, which is empty and open to all users.
+
+    It must be empty after the grading, too.
+    """
     folder = Path(tempfile.mkdtemp(prefix="lockstep-temporary-"))
     folder.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -151,7 +154,7 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
     if seconds > SLOWNESS * case.seconds:
         others.append(f"took {seconds:.1f} s, and may take {SLOWNESS * case.seconds}")
     gap = case.unless.get(tier, "")
-    wrong = faults.remaining(gap if gap in tiered.facts["gaps"] else "")  # and the report says so
+    wrong = faults.remaining(gap if gap in tiered.facts["gaps"] else "")  # the tier reports it, too
     if not wrong and (faults.of_success or faults.others):
         pytest.xfail(gap)
     seed = graded.document.get("extra_data", {}).get("seed")
@@ -163,7 +166,7 @@ def test_a_hostile_submission(tmp_path, tiered, temporary, catalogue, case: Case
 
 
 def worlds_left(server: Server) -> list[str]:
-    """Folders of worlds that are still there, a while after they have ended."""
+    """Return a sentence for each folder of a world that stays after the world. Remove it."""
     deadline = time.monotonic() + PATIENCE
     while (found := list(server.folder.glob("world-*"))) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -176,8 +179,9 @@ def worlds_left(server: Server) -> list[str]:
     "case", [case for case in CASES if case.unless], ids=lambda case: case.name
 )
 def test_what_a_tier_does_not_hold_is_a_gap_of_it(case: Case):
-    """On this kernel or on another: instructors are told of all that hostile submissions are
-    forgiven.
+    """On some kernel, the tier must have each gap that excuses a hostile submission.
+
+    So instructors can read about all that is excused.
     """
     for tier, gap in case.unless.items():
         assert any(
@@ -186,7 +190,7 @@ def test_what_a_tier_does_not_hold_is_a_gap_of_it(case: Case):
 
 
 def _grade(submission: Path, results: Path, options: list[str], address: str) -> Graded:
-    """A submission that stops the judge must not stop this test."""
+    """Return the grading. If a submission stops the judge, the test fails instead of waiting."""
     try:
         return grade(submission, results, *options, server=address, seconds=MAX_SECONDS)
     except subprocess.TimeoutExpired:

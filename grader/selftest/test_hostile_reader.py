@@ -1,6 +1,4 @@
-"""A hostile case's file is read as ``hostile_case`` describes it, or refused in a sentence that
-names the file.
-"""
+"""A case's file is read as ``hostile_case`` describes it, or refused with the file's name."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
-"""The hub matches what belongs together, answers nobody else, and takes from a rank what is bounded
-and of the agreed form.
+"""The hub matches what belongs together, and answers no other ranks.
+
+From a rank it accepts only frames of the agreed form, and a bounded amount.
 """
 
 import multiprocessing
@@ -98,7 +99,7 @@ def test_data_that_had_to_wait_for_room_is_a_move(ends):
     both.hub.ranks[0].write(bytes(1 << 22))
     both.hub.connections.choose_events()
     before = both.hub.moves_until_now()
-    assert both.hub.moves_until_now() == before  # no room yet
+    assert both.hub.moves_until_now() == before  # the rank has not read yet
     while both.hub.ranks[0].queue:
         assert both.ranks[0].recv(1 << 20)
         both.hub.serve()
@@ -188,8 +189,9 @@ def test_a_standstill_tells_of_collectives_that_cannot_be_carried_out(ends):
     )
 )
 def test_messages_arrive_in_order_for_each_sender_and_tag(steps):
-    """Of three ranks that send (rank, peer, tag, True) and receive: each receive gets the earliest
-    message that it may take.
+    """Three ranks send and receive. Each receive gets the earliest message that it may take.
+
+    A step is (rank, peer, tag, whether the rank sends).
     """
     three, sent, expected, due = Ends(3), defaultdict(list), {}, defaultdict(list)
     try:
@@ -213,7 +215,7 @@ def test_messages_arrive_in_order_for_each_sender_and_tag(steps):
             for number, frame in three.answers(rank).items()
         }
         assert {key: blob for key, blob in found.items() if blob} == expected
-        assert len(found) == 2 * len(expected)  # whoever sends hears of it, too
+        assert len(found) == 2 * len(expected)  # the sender gets an answer, too
     finally:
         three.close()
 
@@ -237,8 +239,9 @@ TO_0 = {"group": [0, 1, 2], "kind": "send", "peer": 0, "received": [], **MESSAGE
 
 
 def told_pairs(three: Ends) -> list[tuple[int, int, int]]:
-    """For each pair that the hub tells the judge: the sender, the receiver, and which receive of
-    the receiver this is.
+    """Return (sender, receiver, receive) for each pair that the hub reports to the judge.
+
+    ``receive`` is the place of the receive among the operations that rank 0 has issued.
     """
     issued = [
         frame.meta["operation"]["at"]
@@ -252,7 +255,7 @@ def told_pairs(three: Ends) -> list[tuple[int, int, int]]:
 
 
 def test_a_receive_that_names_its_sender_comes_before_one_from_anybody(ends):
-    """As in gloo, although the other receive was issued first."""
+    """gloo has the same order, although the other receive was issued first."""
     three = ends(3)
     three.post(0, operation(5, b"", **ANYBODY), operation(6, b"", **ANYBODY | {"peer": 1}))
     three.post(1, operation(0, values(1), **TO_0))
@@ -297,7 +300,7 @@ def test_the_judge_is_told_of_a_message_that_does_not_fit_its_receive(ends, peer
     assert told_pairs(three) == []
     for rank in (1, 2):
         three.post(rank, operation(0, values(1), **TO_0))
-    assert told_pairs(three) == [(1, 0, 0)]  # and not rank 2's, which comes later
+    assert told_pairs(three) == [(1, 0, 0)]  # the message of rank 2 comes later
 
 
 def test_a_message_that_is_withheld_from_its_receive_is_not_said_to_misfit_another(ends):
@@ -344,7 +347,7 @@ def test_a_standstill_is_told_once_when_everybody_waits(ends):
 
 
 def test_a_standstill_is_told_after_all_that_was_said_before(ends):
-    """The judge must not conclude that a rank has not returned if its result is on the way."""
+    """The judge must count a rank as returned if the rank's result is on the way."""
     both, result = ends(), [(frames.RETURNED, {"call": 0}, bytes(1 << 21))]
     both.heard.pop(both.judges[0])
     both.post(0, result, wait(frames.FOR_NOTHING))
@@ -376,13 +379,13 @@ def test_rank_is_read_no_further_while_its_judge_does_not_read(ends):
     both.heard[both.judges[0]] = bytearray()
     both.settle()
     assert not both.hub.judges[0].queued
-    assert len(both.heard[both.judges[0]]) >= sent - len(packed)  # and it is read again
+    assert len(both.heard[both.judges[0]]) >= sent - len(packed)  # the hub reads the rank again
 
 
 def test_a_rank_that_has_an_answer_to_read_does_not_wait(ends):
     both = ends()
     both.post(0, RECEIVE, wait(0))
-    # answered at once
+    # The receive is answered at once.
     both.post(1, operation(0, kind="send", peer=0, received=[], **MESSAGE), wait(0))
     both.post(0, wait(frames.FOR_NOTHING))
     assert both.told == []
@@ -431,7 +434,7 @@ def returned(*receipts: object) -> list[tuple]:
 
 
 def receipts(ends: Ends, rank: int) -> list[int]:
-    """What a rank was given with the answers of its sends."""
+    """Return the receipts that a rank got with the answers to its sends."""
     answers = ends.answers(rank).values()
     return [frame.meta["receipt"] for frame in answers if "receipt" in frame.meta]
 
@@ -442,7 +445,7 @@ def never_awaited(ends: Ends, rank: int) -> list[str]:
 
 
 def begun(number: int) -> list[tuple]:
-    """A send of rank 0 without a wait."""
+    """Return the frames of a send of rank 0 without a wait."""
     return operation(number, kind="send", peer=1, received=[], **MESSAGE)[:2]
 
 
@@ -476,7 +479,7 @@ def test_a_send_that_its_rank_waits_for_is_answered_when_it_is_received(ends):
 
 @pytest.mark.parametrize("shown", [[], [1], ["1"], [None], [[1]], [-1, 1 << 70]])
 def test_a_send_whose_answer_its_rank_has_not_read_is_marked(ends, shown):
-    """A rank may tell that it waits, and go on."""
+    """A rank may report a wait, and then continue without it."""
     both = ends()
     both.post(0, begun(0), awaits(0))
     both.post(1, TAKEN)
@@ -504,7 +507,7 @@ def test_sends_that_nobody_waited_for_to_the_end_are_marked(ends):
     both.post(1, TAKEN, operation(1, b"", kind="recv", peer=0, sent=[], **MESSAGE))
     both.post(0, returned(*receipts(both, 0)))
     assert never_awaited(both, 0) == [f"{frames.NEVER_AWAITED} send {place}" for place in (1, 2)]
-    # What was kept is given now, so that nothing is left of this call; and places begin anew.
+    # The hub now gives what it kept, so that nothing is left of this call. Places begin anew.
     assert set(both.answers(0)) == {0, 1}
     both.post(0, begun(3), returned())
     assert never_awaited(both, 0)[2:] == [f"{frames.NEVER_AWAITED} send 0"]
@@ -628,7 +631,7 @@ def test_a_rank_that_announces_a_send_gets_nothing_before_it_has_sent_its_bytes(
 
 
 def test_a_collective_fills_what_a_rank_has_told_of(ends):
-    """More or fewer bytes would be written past its memory, or leave a part of it as it was."""
+    """More bytes would overwrite other memory of the rank. Fewer would leave a part as it was."""
     both = ends()
     both.post(0, operation(0, kind="scatter", root=0, received=[3], reduction=None))
     both.post(
@@ -652,8 +655,9 @@ class Memory:
 
 
 def test_contents_are_sent_in_the_order_of_issue():
-    """A message that overtakes others would be held back as one that comes too early: see
-    ``steps``.
+    """The hub would hold back a message that overtakes others, as one that comes too early.
+
+    See ``steps``.
     """
     ours, theirs = socket.socketpair()
     with ours:
@@ -703,7 +707,7 @@ def test_a_send_that_begins_while_another_thread_begins_to_wait_is_sent(link, mo
     def pay(awaited=None):
         first(awaited)
         monkeypatch.undo()
-        link.owed[3] = Memory()  # the other thread sees nobody wait, and leaves it to this one
+        link.owed[3] = Memory()  # the other thread sees no wait, and leaves it to this one
 
     monkeypatch.setattr(link, "pay", pay)
     link.ours.sendall(frames.pack(frames.ANSWER, {"to": 9}, b"", NONCE))
@@ -713,7 +717,7 @@ def test_a_send_that_begins_while_another_thread_begins_to_wait_is_sent(link, mo
 
 
 def test_a_wait_that_an_exception_ends_is_taken_back(link, monkeypatch):
-    """A signal's handler may raise it."""
+    """The handler of a signal may raise the exception."""
 
     def interrupted():
         raise TimeoutError
@@ -736,7 +740,7 @@ def message(number: int, peer: int, sends: bool) -> list[tuple]:
 
 @pytest.fixture
 def in_step(ends):
-    """Three ranks in a row, of which the first has sent two messages to the second."""
+    """Return three ranks in a row. The first has sent two messages to the second."""
     three = ends(3)
     three.hub.in_step.towards = [1]
     three.post(0, message(0, 1, True), message(1, 1, True), wait(0))
@@ -753,7 +757,7 @@ def test_a_message_comes_when_the_one_before_has_been_sent_on(in_step):
         in_step.post(rank, wait(frames.FOR_NOTHING))
     assert in_step.told == [
         {"standstill": [], "frames": 5}
-    ]  # nobody is blamed for a message that came late
+    ]  # no rank is blamed for a message that came late
 
 
 def test_who_waits_for_the_next_message_first_is_told_and_gets_it(in_step):
@@ -770,8 +774,8 @@ def test_who_only_said_that_all_its_threads_wait_is_refused_when_that_was_believ
     in_step.post(2, message(0, 1, False), wait(0))
     in_step.post(0, wait(frames.FOR_NOTHING))
     assert "not_sent_on" in in_step.told[0]
-    in_step.post(1, [MARK])  # it has got an answer
-    in_step.post(2, step)  # it has not
+    in_step.post(1, [MARK])  # rank 1 has got an answer
+    in_step.post(2, step)  # rank 2 has got none
     assert in_step.told[1:] == [
         {"refused": "a rank said that all its threads wait, but then it sent a frame", "rank": 2}
     ]
@@ -790,7 +794,7 @@ def test_nobody_is_blamed_while_a_rank_is_held(in_step):
 
 
 def test_an_answer_at_a_standstill_is_sent_on_when_there_is_room(ends):
-    """Otherwise the rest of a large message would wait for the next frame of some rank."""
+    """The rest of a large message must not wait for the next frame of some rank."""
     three, blob = ends(3), bytes(1 << 21)
     three.hub.in_step.towards = [1]
     large = {"group": [0, 1, 2], "shape": None, "bytes": len(blob)}
@@ -856,7 +860,7 @@ def test_a_result_that_several_ranks_get_is_counted_once(ends, monkeypatch):
     together = {"kind": "all_gather", "group": [0, 1, 2, 3], "shape": None, "reduction": None}
     together |= {"sent": [1 << 17], "received": [1 << 19], "bytes": 1 << 19}
     for rank in range(4):
-        four.heard.pop(four.ranks[rank])  # it reads no answer
+        four.heard.pop(four.ranks[rank])  # this rank reads no answer
     for rank in range(4):
         four.post(rank, operation(0, blob, **together))
     assert sum(end.queued for end in four.hub.ranks) > 3 << 20
@@ -866,7 +870,7 @@ def test_a_result_that_several_ranks_get_is_counted_once(ends, monkeypatch):
 def test_a_rank_that_has_ended_is_not_mistaken_for_the_rank_that_is_heard(ends, monkeypatch):
     def on_network(rank):
         if rank == 1:
-            raise ProcessLookupError  # of /proc
+            raise ProcessLookupError  # as /proc does
 
     both = ends()
     monkeypatch.setattr(both.hub.growth_reports, "on_network", on_network)
@@ -1033,7 +1037,7 @@ def test_the_store_answers_who_waits_as_soon_as_it_can(ends):
 
 @pytest.mark.parametrize(
     "dtype", sorted(combine.ITEMSIZES.keys() - {"uint16", "uint32", "uint64"})
-)  # torch adds none of these
+)  # torch does not add these
 @pytest.mark.parametrize("reduction", ["sum", "product", "min", "max", "band", "bor", "bxor"])
 def test_reductions_are_torchs(dtype, reduction):
     torch.manual_seed(1)
@@ -1053,7 +1057,7 @@ def test_reductions_are_torchs(dtype, reduction):
     expected = apply(apply(tensors[0], tensors[1]), tensors[2])
     blobs = [bytes(tensor.view(torch.uint8).numpy()) for tensor in tensors]
     found = torch.frombuffer(bytearray(combine.reduced(blobs, dtype, reduction)), dtype=kind)
-    # torch rounds after each step, the hub at the end
+    # torch rounds after each step, the hub rounds at the end
     tolerance = {"bfloat16": 1e-2, "float16": 2e-3}.get(dtype, 1e-6)
     assert torch.allclose(
         found.to(torch.complex128), expected.to(torch.complex128), rtol=tolerance, atol=tolerance
@@ -1094,7 +1098,7 @@ def test_the_fuzzer_finds_a_check_that_is_missing_in_the_hub(module, name, weake
 
 
 def test_a_program_that_polls_for_long_sleeps_longer(monkeypatch):
-    """Then it is idle on a slow machine, too."""
+    """A program that sleeps longer is idle on a slow machine, too."""
     pending = work.HubWork(None, None, 0, None, [], None, in_order=False)
     pending.waits_since = 100.0
     waits = []

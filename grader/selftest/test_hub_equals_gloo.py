@@ -1,6 +1,4 @@
-"""What the hub carries is what gloo carries: the same programs, on both, give the same numbers on
-every rank.
-"""
+"""The hub carries what gloo carries: the same programs give the same numbers on every rank."""
 
 import numpy as np
 import pytest
@@ -347,7 +345,7 @@ def dtensor(x):
 
 @pytest.fixture
 def on_both(submit, monkeypatch):
-    """``on_both(n, *requests)``: the values on every rank, with gloo and with the hub."""
+    """Return ``on_both(n, *requests)``: the values on every rank, with gloo and with the hub."""
     world = submit(PROGRAMS, wall_seconds=60.0, cpu_seconds=60.0)
 
     def run(n, *requests):
@@ -361,7 +359,7 @@ def on_both(submit, monkeypatch):
 
 
 def same(gloo, hub, within=0.0):
-    """Whether two trees of values are equal, entry by entry."""
+    """Return whether two trees of values are equal, entry by entry."""
     if isinstance(gloo, np.ndarray):
         return (
             gloo.dtype == hub.dtype

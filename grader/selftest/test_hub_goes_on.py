@@ -1,5 +1,6 @@
-"""The hub knows when its ranks are at rest, and then carries what other calls communicate, as if
-nothing had been before.
+"""The hub knows when its ranks are at rest. Then it carries what later calls communicate.
+
+What was before has no effect on these calls.
 """
 
 import pytest

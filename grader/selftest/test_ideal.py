@@ -1,4 +1,4 @@
-"""The ideal of a measured pipeline, and what the ranks did beside their passes."""
+"""The ideal of a measured pipeline, and what the ranks did in addition to their passes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from grader.timeline.ideal import ideal, idle_share, is_pass, measured_shares
 
 
 def measured(schedules: list[list[tuple[str, int]]], lengths: dict[str, float]) -> list[Span]:
-    """Passes one after the other on each rank, without any waiting, as no real run has them."""
+    """Return passes one after the other on each rank. Unlike in a real run, no rank waits."""
     found = []
     for rank, actions in enumerate(schedules):
         now = 5.0

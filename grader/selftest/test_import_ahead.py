@@ -69,7 +69,7 @@ def changes(names: list[str]) -> tuple[int, dict]:
         text=True,
         timeout=120,
         check=True,
-        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": "/nowhere"},  # as the server has it
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": "/nowhere"},  # as in the server
     )
     imported, changed = json.loads(made.stdout.splitlines()[-1])
     return imported, changed

@@ -1,5 +1,6 @@
-"""Every class of inputs in the tables is tried by some check; and whoever is wrong for one of them
-alone is found by ``make mutation-test``.
+"""Every class of inputs in the tables is tried by some check.
+
+``make mutation-test`` finds a submission that is wrong for one class alone.
 """
 
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def test_every_class_of_inputs_is_tried(checks, part):
         outcomes = [
             checks.run(name, staged, on_report=reports.append) for name in checks.parts[part]
         ]
-    # the solution is right, and told
+    # The telling solution is right.
     assert [(o.check, o.message) for o in outcomes if o.status != PASSED] == []
     wanted = {
         (function, row.name)

@@ -1,5 +1,6 @@
-"""Whatever is handed in: the listed files are staged, or a sentence says why not, and nothing else
-is touched.
+"""The listed files of a submission are staged, or a sentence says why not.
+
+Nothing else is touched, whatever the student has handed in.
 """
 
 import io
@@ -318,7 +319,7 @@ def refusal(tmp_path: Path, data: bytes) -> str:
 
 
 def test_an_archive_of_several_disks(tmp_path):
-    """What only asks whether a file is a zip raises here."""
+    """Code that only asks whether this file is a zip raises an exception here."""
     archive = zipped([["collectives.py", b"", {}]], {"zip64": 0})
     end = archive.rindex(b"PK\6\7")
     assert "cannot be read" in refusal(
@@ -328,9 +329,7 @@ def test_an_archive_of_several_disks(tmp_path):
 
 @pytest.mark.long
 def test_a_file_packed_in_another_way_is_not_unpacked(tmp_path):
-    """zipfile unpacks bzip2 and LZMA in steps that have no end: a kilobyte may become a gigabyte at
-    once.
-    """
+    """zipfile unpacks bzip2 and LZMA in unbounded steps: a kilobyte can become a gigabyte."""
     zipped_ = zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_BZIP2)
     with zipped_, zipped_.open("collectives.py", "w") as file:
         for _ in range(128):
@@ -349,7 +348,7 @@ def test_a_file_packed_in_another_way_is_not_unpacked(tmp_path):
 
 
 def test_a_directory_of_an_archive_has_an_end(tmp_path):
-    """Many thousand entries are refused before anything is made of them."""
+    """The intake refuses many thousand entries before it makes objects from them."""
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as many:
         for number in range(20_000):
             many.writestr(f"data/{number:060}.txt", b"")
@@ -425,7 +424,7 @@ def test_drives_in_a_zip_are_refused(tmp_path, folder, name):
 
 
 def test_a_file_that_is_removed_meanwhile_harms_nothing(tmp_path, folder, monkeypatch):
-    """Such as the temporary file of an editor that is saving."""
+    """An editor that is saving may remove its temporary file, for example."""
     source = directory(tmp_path, {"collectives.py": SOURCE})
     listed = [*source.iterdir(), source / "4913"]
     monkeypatch.setattr("grader.intake.found_files._listing", lambda _: listed)

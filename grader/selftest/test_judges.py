@@ -1,4 +1,4 @@
-"""Whatever ranks return, a check says what is wrong with it: no judge raises anything else."""
+"""Whatever ranks return, a check says what is wrong. No judge raises another exception."""
 
 import os
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.campaign
 
 # of each check
 EXAMPLES = int(os.environ.get("LOCKSTEP_EXAMPLES", count(first=1, sample=3, whole=200)))
-FUZZ = settings(  # `make test` tries the same ones every time
+FUZZ = settings(  # `make test` tries the same examples every time
     max_examples=EXAMPLES,
     derandomize=EXTENT in (FIRST, UNSET),
     database=None,
@@ -34,7 +34,7 @@ def checks(grading_session):
 @pytest.mark.varied(2)
 @pytest.mark.parametrize("part", PARTS)
 def test_no_check_raises_where_every_value_is_as_expected(checks, part):
-    """Otherwise an exception that a rank's value causes would count as a fault of the grader."""
+    """An exception that a rank's value causes must not count as a fault of the grader."""
     for name, item in checks.parts[part].items():
         arguments = {
             "world": CheckWorld(None, facts=lambda: {"torch": "2.13.0"}),
@@ -76,4 +76,4 @@ def test_no_value_of_a_rank_makes_a_judge_raise(checks, part):
                     assert len(str(failure)) > 10
 
             judge()
-    assert failed > EXAMPLES * len(checks.parts[part]) / 3  # else the changes would change nothing
+    assert failed > EXAMPLES * len(checks.parts[part]) / 3  # otherwise the changes have no effect

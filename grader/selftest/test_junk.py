@@ -1,5 +1,6 @@
-"""Submissions in which every function returns the same nonsense: no points, no error of ours, and a
-message each time.
+"""Submissions in which every function returns the same nonsense get no points, but messages.
+
+They cause no error of the grader.
 """
 
 import ast
@@ -43,7 +44,7 @@ JUNK = {
     "lists inside each other": "[[[[[[[[[[1]]]]]]]]]]",
 }
 NAMES = list(PARTS)
-# The first case of each part holds another nonsense than the first of every other part.
+# The first case of each part has another nonsense than the first case of every other part.
 CASES = [
     (kind, NAMES[(number + turn) % len(NAMES)])
     for turn in range(len(NAMES))

@@ -28,7 +28,7 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 
 def start(folder: Path, *options: str, submission: str = "solutions") -> subprocess.Popen:
-    """A grader whose temporary files all lie in ``folder``."""
+    """Start a grader whose temporary files are all in ``folder``."""
     (folder / "tmp").mkdir(parents=True)
     folder.chmod(0o755)
     (folder / "tmp").chmod(0o1777)
@@ -73,11 +73,11 @@ def test_killed_at_any_moment(tmp_path, attempt):
     wait_until_gone(folder)
     assert of_run(folder) == [], what
     assert os.listdir(folder / "tmp") == [], what
-    # then its workers may complain; and Python itself, in its first moments
+    # The workers may complain after SIGKILL, and Python itself may complain in its first moments.
     if number != signal.SIGKILL:
         assert "Traceback" not in complaint or str(ROOT) not in complaint, what
     left = os.listdir(folder)
-    if number == signal.SIGKILL:  # nobody is there to remove the file that was being written
+    if number == signal.SIGKILL:  # no process removes the half-written file
         left = [name for name in left if not name.startswith(".results.json-")]
     assert sorted(left) in (["tmp"], ["results.json", "tmp"]), what
     if (folder / "results.json").exists():

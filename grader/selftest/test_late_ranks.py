@@ -1,4 +1,4 @@
-"""Ranks that come late: until when, and what that makes certain."""
+"""Ranks that come late: how long they are held, and what is certain because of that."""
 
 import sys
 

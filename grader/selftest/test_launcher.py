@@ -1,6 +1,4 @@
-"""The given launcher ends what it starts, tells of the rank that failed first, and leaves nothing
-behind.
-"""
+"""The given launcher ends what it starts, names the rank that failed first, and leaves nothing."""
 
 import errno
 import fcntl
@@ -57,7 +55,7 @@ FORK_ONLY = pytest.mark.skipif(not LINUX, reason="ranks are forked on Linux only
 
 
 def program(folder: Path, main: str, n: int = 2, before: str = "pass") -> list[str]:
-    """The command that runs a program of this ``main`` on n ranks."""
+    """Write a program with this ``main``, and return the command that runs it on n ranks."""
     (folder / "first.py").write_text(HEAD + main + FOOT.format(before=before, n=n))
     return [sys.executable, "-W", "ignore", str(folder / "first.py")]
 
@@ -69,7 +67,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "TMPDIR": str(folder / "temporary"),
     }
-    # A student's environment: output into a pipe is buffered, and numpy has threads.
+    # As for a student, output into a pipe is buffered, and numpy has threads.
     theirs = {
         name: os.environ[name]
         for name in os.environ
@@ -79,7 +77,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def run(folder: Path, command: list[str], **options) -> subprocess.CompletedProcess:
-    """Run it to its end; the ranks that it leaves behind are killed with their session."""
+    """Run a command to its end. Kill the ranks that it leaves behind, with their session."""
     pipes = {
         "stdin": subprocess.DEVNULL,
         "stdout": subprocess.PIPE,
@@ -105,8 +103,9 @@ def kill_session(process: subprocess.Popen) -> None:
 
 
 class Terminal:
-    """A program on a terminal of its own: it leads a session, and the terminal's keys reach all its
-    processes.
+    """A program on a terminal of its own.
+
+    The program leads a session, and the terminal's keys reach all its processes.
     """
 
     def __init__(self, folder: Path, command: list[str]):
@@ -132,7 +131,7 @@ class Terminal:
         os.close(self.master)
 
     def read(self, done: Callable[[str], bool]) -> str:
-        """Read on until the text is complete; the whole text so far."""
+        """Read until the text is complete, and return the whole text so far."""
         until = time.monotonic() + LIMIT
         while not done(self.text):
             assert time.monotonic() < until, self.text
@@ -140,7 +139,7 @@ class Terminal:
                 try:
                     piece = os.read(self.master, 4096)
                 except OSError as error:
-                    # how Linux says that nobody has the terminal open any more
+                    # In Linux, this error says that no process has the terminal open any more.
                     assert error.errno == errno.EIO
                     piece = b""
                 if not piece:
@@ -152,7 +151,7 @@ class Terminal:
         os.write(self.master, key)
 
     def rest(self) -> tuple[int, str]:
-        """The exit code, and all that was printed."""
+        """Return the exit code, and all that was printed."""
         self.read(lambda _: False)
         return self.process.wait(LIMIT), self.text
 
@@ -169,7 +168,7 @@ def alive(pid: int) -> bool:
 
 
 def all_gone(text: str, n: int) -> bool:
-    """Whether the n ranks end, soon."""
+    """Return whether the n ranks end soon."""
     ranks = pids(text)
     assert len(ranks) == n, text
     until = time.monotonic() + 20
@@ -187,7 +186,7 @@ def test_ctrl_c_ends_all_ranks_and_says_so(tmp_path, before, method):
     with Terminal(tmp_path, program(tmp_path, STUCK, before=before)) as terminal:
         text = terminal.read(lambda text: len(pids(text)) == 2)
         assert method in text
-        time.sleep(0.3)  # both stand where they will stay
+        time.sleep(0.3)  # by now both ranks are stuck
         terminal.press(b"\x03")
         code, text = terminal.rest()
         assert code == 130
@@ -203,22 +202,23 @@ def test_ctrl_c_ends_all_ranks_and_says_so(tmp_path, before, method):
 
 @pytest.mark.long
 def test_ctrl_c_while_ranks_are_starting_ends_them(tmp_path):
-    """Twice, as an impatient user would."""
+    """An impatient user presses Ctrl-C twice."""
     with Terminal(tmp_path, program(tmp_path, STUCK, before=THREAD)) as terminal:
         terminal.read(lambda text: text.startswith("starting 2 ranks: ") and text.endswith("\n"))
         terminal.press(b"\x03")
         terminal.press(b"\x03")
         code, text = terminal.rest()
     assert code == 130 and "Traceback" not in text and not pids(text)
-    # The terminal shows the second Ctrl-C when it likes, even after the program's last line.
+    # The terminal may show the second Ctrl-C at any time, even after the program's last line.
     said = text.replace("^C", "")
     assert said.endswith("Interrupted: all 2 ranks have been ended.\n")
 
 
 @pytest.mark.long
 def test_ctrl_c_in_another_thread_waits_until_a_rank_has_started(tmp_path):
-    """Any thread may take the signal, and Python raises KeyboardInterrupt in the main one: here,
-    between a start and its record.
+    """Any thread may get the signal, but Python raises KeyboardInterrupt in the main thread.
+
+    Here the signal comes between the start of a rank and its record.
     """
     before = """
     from multiprocessing.process import BaseProcess
@@ -355,7 +355,7 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(tmp_path
     [
         ("os._exit(3)", "rank 1 ended with exit code 3\n"),
         ("os.kill(os.getpid(), signal.SIGKILL)", r"rank 1 was killed by signal 9 \(Killed.*\)\n"),
-        # no traceback
+        # Rank 1 prints no traceback.
         ("os.kill(os.getpid(), signal.SIGINT)", r"rank 1 was killed by signal 2 \(Interrupt.*\)\n"),
         (
             "launch(main, 2)",
@@ -442,7 +442,7 @@ def test_of_several_failures_the_cause_is_told(tmp_path, codes, reports, told):
 @pytest.mark.long
 @FORK_ONLY
 def test_a_child_that_a_rank_leaves_behind_does_not_hide_its_end(tmp_path):
-    """A forked child holds all that its rank held, also the pipe that tells of the rank's end."""
+    """A forked child inherits the rank's open files, also the pipe that signals the rank's end."""
     main = "def main():\n    if os.fork() == 0:\n        time.sleep(600)\n    os._exit(3)\n"
     done = run(
         tmp_path,
@@ -458,7 +458,7 @@ def test_a_child_that_a_rank_leaves_behind_does_not_hide_its_end(tmp_path):
 
 @pytest.mark.long
 def test_no_rank_begins_before_all_have_joined(tmp_path):
-    """Otherwise a rank that returns at once closes connections that other ranks still make."""
+    """A rank that returns at once would close connections that other ranks still make."""
     main = """
 real = launcher._init_process_group
 
@@ -507,9 +507,7 @@ if __name__ == "__main__":
 
 @pytest.mark.long
 def test_what_is_printed_into_a_pipe_comes_out_once(tmp_path):
-    """Also where the launcher's own text still lies in its buffer, and where a rank is killed by
-    the failure of another.
-    """
+    """Text in the launcher's own buffer comes out once, too. So does the text of a killed rank."""
     main = """
 def main():
     print("rank", dist.get_rank())
@@ -525,7 +523,7 @@ def main():
 
 @pytest.mark.long
 def test_a_reader_that_has_gone_costs_one_traceback(tmp_path):
-    """`python first.py | head`"""
+    """`python first.py | head` closes the pipe early."""
     main = "def main():\n    while True:\n        print('more')\n"
     read, write = os.pipe()
     os.close(read)
@@ -566,7 +564,7 @@ def main():
     ids=["backward", "numpy", "torch"],
 )
 def test_threads_of_openmp_are_not_forked(tmp_path, before, method):
-    """A rank that waits for them would wait for ever.
+    """A rank that waits for such threads would wait for ever.
 
     numpy's BLAS ends its own threads before a fork.
     """
@@ -582,7 +580,7 @@ def test_threads_of_openmp_are_not_forked(tmp_path, before, method):
 )
 @pytest.mark.parametrize("source", ["argument", "stdin"])
 def test_a_program_without_a_file_is_forked(tmp_path, source, before, threads):
-    """No new Python could import it. After OpenMP was used, the ranks do with one thread."""
+    """A new Python could not import the program. After OpenMP was used, ranks use one thread."""
     program(tmp_path, MATMUL, 1, before=before)
     with (tmp_path / "first.py").open() as file:
         line = [
@@ -645,7 +643,7 @@ def test_a_prompt_is_forked_although_it_has_a_file(monkeypatch):
 
 
 def first_hour() -> tuple[str, str, str]:
-    """Of the text: its first program, what it prints, and the body that deadlocks."""
+    """Return the text's first program, what it prints, and the body that deadlocks."""
     chapter = (ROOT / "handout" / "ASSIGNMENT.md").read_text().split("\n## ")[2]
     (see, deadlock), printed = re.findall("```python\n(.*?)```", chapter, re.DOTALL), chapter
     return see, re.search("```\n(rank 1 of 4.*?)```", printed, re.DOTALL)[1], deadlock
@@ -661,7 +659,7 @@ def test_the_first_program_prints_what_the_text_says(tmp_path):
 
 @pytest.mark.long
 def test_the_program_that_tries_an_all_reduce_prints_what_the_text_says(tmp_path):
-    """With the solution in the place of the stub."""
+    """The solution takes the place of the stub."""
     chapter = (ROOT / "handout" / "ASSIGNMENT.md").read_text().split("\n## ")[4]
     (program,) = re.findall("```python\n(.*?)```", chapter, re.DOTALL)
     (tmp_path / "mine.py").write_text(program)
@@ -759,7 +757,7 @@ def test_a_mistake_under_torchrun_is_shown_and_ends_the_rank(tmp_path):
 
 @pytest.mark.long
 def test_nothing_holds_the_process_group_after_its_end(tmp_path):
-    """Not even after an optimizer's step, which imports half of torch's compiler."""
+    """An optimizer's step imports half of torch's compiler. Even then no reference is left."""
     line = [sys.executable, "-W", "ignore", "-c", PROGRAM, f"file://{tmp_path}/rendezvous"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
@@ -767,5 +765,5 @@ def test_nothing_holds_the_process_group_after_its_end(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     told, references = done.stdout.split()[-2:]
-    # the list's, and the question's own
+    # One reference is the list's, and one is that of the argument of getrefcount.
     assert told == "references:" and int(references) <= 2, done.stdout

@@ -26,7 +26,7 @@ def afresh():
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
-    """A made-up system: ``groups(own, {file: text})``."""
+    """Return ``groups(own, {file: text})``, which makes up the control groups of a system."""
 
     def make(own: str, files: dict[str, str]) -> None:
         (tmp_path / "cgroup").write_text(own)
@@ -102,7 +102,7 @@ def test_a_system_without_groups(groups, monkeypatch, tmp_path):
         (768 * MIB, 2, 1, 256 * MIB, 256 * MIB),
         (2 * GIB, 2, 3, 512 * MIB, 512 * MIB),
         (24 * GIB, 2, 3, 2 * GIB, 512 * MIB),
-        (256 * MIB, 4, 1, 256 * MIB, 256 * MIB),  # too little, and yet
+        (256 * MIB, 4, 1, 256 * MIB, 256 * MIB),  # too little memory: the least that a world gets
     ],
 )
 def test_what_there_is_is_shared_out(monkeypatch, memory, cores, workers, world, rank):
@@ -133,7 +133,7 @@ def test_a_real_group_is_seen(tmp_path):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_memory_counts_what_is_no_file():
     before = process_memory.memory(os.getpid())
-    # A mapping of its own: Python might take bytes from memory that it has held before.
+    # This mapping is new. Python might reuse memory that it has had before.
     held = mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held[::4096] = b"1" * len(held[::4096])
     assert 60 * MIB < process_memory.memory(os.getpid()) - before < 80 * MIB

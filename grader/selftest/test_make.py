@@ -1,5 +1,6 @@
-"""The Makefile hands over what it is given as it is: paths and words are no commands, whatever
-characters they have.
+"""The Makefile hands over values as they are: paths and words are no commands.
+
+This applies to all characters.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ NASTY = [
     "${HOME}",
     "-rf",
     "two words",
-    # make drops those before a value of its command line, and none of the environment's
+    # make drops blanks in front of a value on its command line, but not of one in the environment.
+    # So the blanks are at the end.
     "blanks  ",
     "a#b%c\\d*e?.zip",
     "a\nb",
@@ -37,8 +39,9 @@ NASTY = [
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """``asked(target, NAME=value, …)``: with which arguments the target calls Python, which is
-    played by another program.
+    """Return ``asked(target, NAME=value, …)``: the arguments with which the target calls Python.
+
+    Another program plays Python.
     """
     folder = tmp_path_factory.mktemp("make")
     told, player = folder / "told", folder / "player"
@@ -175,7 +178,7 @@ def test_an_interrupted_sample_ends_its_rehearsal(tmp_path):
 
 def test_without_values_there_are_the_usual_ones(asked):
     assert asked("test") == ["-m", "grader.check", "-n", "auto", "--dist", "worksteal"]
-    # the grader's own tests are not imported for some checks
+    # To run some checks, make does not import the grader's own tests.
     assert asked("test", K="ring")[-3:] == ["tests", "grader/hidden", "--only=ring"]
     assert asked("test", IMPL="handout")[-2:] == ["tests", "--submission=handout"]
     assert asked("timeline")[-2:] == ["--submission=handout", "--"]

@@ -66,7 +66,10 @@ def test_a_row_of_the_map_names_what_is_there(row):
 
 
 def test_the_map_names_every_file():
-    """Name a new file in the row, or in the step of a list, where a maintainer looks for it."""
+    """The map must name every file.
+
+    Name a new file in the row, or in the step of a list, where a maintainer looks for it.
+    """
     named = {
         path
         for row in ROWS
@@ -85,7 +88,10 @@ def test_the_map_names_every_file():
 
 
 def test_the_rows_of_the_map_can_be_read_in_a_terminal():
-    """Move a longer row into a list below its table, and let the row point there."""
+    """No row may be longer than ``MAX_ROW``.
+
+    Move a longer row into a list below its table, and refer to this list in the row.
+    """
     assert [row[:40] for row in ROWS if len(row) > MAX_ROW] == []
 
 

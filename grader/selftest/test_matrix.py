@@ -1,6 +1,4 @@
-"""`make matrix` tries the ends of the supported range, and tells a wrong score from what could not
-be tried.
-"""
+"""`make matrix` tries the ends of the supported range. A wrong score is no failed attempt."""
 
 import os
 import re

@@ -1,5 +1,6 @@
-"""Results and exceptions from a rank: values of the agreed form, or a FrameError, before anything
-is allocated.
+"""Results and exceptions from a rank are values of the agreed form, or a FrameError.
+
+The judge decides this before it allocates memory for them.
 """
 
 import json
@@ -118,9 +119,7 @@ def test_values_that_are_nested_too_deeply_are_refused(depth, content):
 
 @pytest.mark.parametrize("depth", [450, 470, 480, 490, 1000, 2000, 5000])
 def test_values_around_the_limit_of_the_recursion_are_refused(depth):
-    """Where Python's limit for C is higher than that for Python, the JSON is read and the tree must
-    be refused.
-    """
+    """If Python's limit for C is higher than its own, the JSON is read, but the tree is refused."""
     refused_for_its_depth(depth, "3")
 
 
@@ -142,7 +141,7 @@ def test_a_dtype_that_numpy_lacks_is_refused(dtype):
         (value,) = arrays.decode([{"tensor": "0"}], blob)
     except FrameError:
         return
-    assert is_value(value) and value.shape == (1,)  # a later numpy may know it
+    assert is_value(value) and value.shape == (1,)  # a later numpy may have this dtype
 
 
 @pytest.mark.parametrize("shape", [[2**62], [2**62, 2**62], [2**31, 2**31], [0, 2**63]], ids=repr)

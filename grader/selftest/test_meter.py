@@ -1,5 +1,6 @@
-"""The meter: every product counts, whichever way it is written; sends stand in order; what is alive
-is what exists.
+"""The meter counts every product, in whatever way it is written.
+
+Sends are recorded in their order, and exactly what exists counts as alive.
 """
 
 import json
@@ -22,7 +23,7 @@ from grader.rank.meter import Meter
 from grader.wire import frames
 from handout import mlp
 
-# (5, 4) times (4, 3), and stacks of 2 of them
+# Matrices of (5, 4) and (4, 3), and stacks of two of each.
 A = torch.ones(5, 4)
 B = torch.ones(4, 3)
 STACK_A = torch.ones(2, 5, 4)
@@ -64,8 +65,8 @@ IN_PLACE = {
     "baddbmm_": (lambda: torch.zeros(2, 5, 3).baddbmm_(STACK_A, STACK_B), [TWO]),
     "addmv_": (lambda: torch.zeros(5).addmv_(A, VECTOR), [OF_VECTOR]),
 }
-# Inference mode hands these on in one piece, as matmul or einsum; all others come as they do in any
-# mode.
+# In inference mode, the meter sees these in one piece, as matmul or einsum. It sees all others as
+# in any mode.
 WHOLE_IN_INFERENCE = [
     "x @ w",
     "matmul",
@@ -259,7 +260,7 @@ def test_making_copying_and_joining_tensors_is_no_work_on_entries():
 
 @pytest.fixture
 def meter():
-    """A meter that is on, and nothing alive."""
+    """Yield a meter that is on, while nothing is alive."""
     with Meter(EXISTING) as meter:
         yield meter
 
@@ -303,7 +304,7 @@ def test_what_an_autograd_graph_saves_is_alive(meter):
     del y
     assert meter.alive == 3 * 400
     z.sum().backward()
-    assert meter.alive == 3 * 400  # weight, z, and weight's gradient, but y no more
+    assert meter.alive == 3 * 400  # weight, z, and weight's gradient, but not y any more
     del z
     weight.grad = None
     assert meter.alive == 400
@@ -348,7 +349,7 @@ def test_an_address_may_be_used_again(meter):
 def test_what_dies_after_the_meter_is_left_does_no_harm():
     with Meter([]) as meter:
         x = torch.zeros(10)
-    y = torch.zeros(10)  # not seen
+    y = torch.zeros(10)  # after the meter was left
     assert meter.alive == 40
     del x, y
     assert meter.alive == 0
@@ -359,7 +360,7 @@ def test_what_dies_after_the_meter_is_left_does_no_harm():
 
 @pytest.mark.long
 def test_sends_stand_among_the_products_in_the_order_of_the_program(submit):
-    """Products of 2·2·2·2, and sends of 16 bytes, of 8 by isend, and of 2 · 16 in a batch."""
+    """The sends have 16 bytes, 8 by isend, and 2 · 16 in a batch. The products have 2·2·2·2."""
     world = submit("""
         def relay(x):
             if dist.get_rank() == 0:
@@ -393,7 +394,7 @@ def test_sends_stand_among_the_products_in_the_order_of_the_program(submit):
 
 
 def test_copies_that_the_process_group_makes_do_not_count(submit, on_hub):
-    """It copies strided inputs of a gather, as gloo does below what a meter sees."""
+    """The process group copies strided inputs of a gather. In gloo, a meter does not see this."""
     world = submit("""
         def gather(x, is_strided):
             outputs = [torch.empty(2, 2), torch.empty(2, 2)]

@@ -74,8 +74,8 @@ WRONG = (FAILED, "of 3 ranks, 2 are wrong")
         (SAME, set(), {}, INVALID),
         (VARIANT, set(), {"a": (PASSED, ""), "b": WRONG}, REFUSED),
         (VARIANT, set(), {"a": (SKIPPED, "needs 2 GPUs")}, REFUSED),  # not run is not passed
-        (VARIANT, {"a"}, {"a": WRONG}, RIGHT),  # what it is known to lose
-        (VARIANT, {"a"}, {"a": (PASSED, "")}, REFUSED),  # and does not any more
+        (VARIANT, {"a"}, {"a": WRONG}, RIGHT),  # it is known to lose this check
+        (VARIANT, {"a"}, {"a": (PASSED, "")}, REFUSED),  # but it passes this check now
     ],
 )
 def test_a_verdict_follows_from_what_the_checks_said(kind, caught, told, verdict):
@@ -161,7 +161,7 @@ def test_the_checks_of_a_systematic_mutant_are_those_that_reach_it():
         (PART, Outcome("hidden own", PASSED, "", 9.0, frozenset({f"{PART}.algorithm_bandwidth"}))),
         (PART, Outcome("hidden other", PASSED, "", 0.1, frozenset({f"{PART}.stopwatch"}))),
     ]
-    # which bus_bandwidth calls
+    # bus_bandwidth calls this function.
     changed = Trial(SYSTEMATIC, "n", PART, "", function="algorithm_bandwidth")
     assert Reach(explored).checks(changed) == ["hidden own", "hidden quick", "hidden slow"]
 

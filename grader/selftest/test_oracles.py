@@ -1,5 +1,6 @@
-"""The reference computes what torch's own parallelism computes: on every rank, every value and
-every gradient.
+"""The reference computes what torch's own parallelism computes.
+
+This includes every value and every gradient on every rank.
 """
 
 import fcntl
@@ -33,17 +34,17 @@ COMPARISONS = [
     "mixture",
 ]
 
-# Both sides add up at most some hundred products for an entry in float64, in different orders: they
-# differ by some 1e-16 of the largest entry. A thousand times that is room enough, and every mistake
-# in the mathematics is far beyond it.
+# Both sides add up at most some hundred products for an entry in float64, in different orders. So
+# they differ by some 1e-16 of the largest entry. Some thousand times that is enough, and every
+# mistake in the mathematics is far larger.
 TOLERANCE = 1e-12
 
 
 @pytest.fixture(scope="module", params=[2, 3, 4], ids="{}_ranks".format)
 def ranks(request: pytest.FixtureRequest) -> list[dict]:
-    """What each rank of a world found.
+    """Return what each rank of a world found.
 
-    The world is started once, also where several processes share the tests.
+    The world is started once, even if several processes share the tests.
     """
     n = request.param
     folder = Path(os.environ[SESSION]).parent / f"oracles-{n}"
@@ -52,8 +53,8 @@ def ranks(request: pytest.FixtureRequest) -> list[dict]:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not all(file.exists() for file in files):
-            # Here, because torch is slow to import and the other tests of this process do without
-            # it.
+            # The import is here, because torch is slow to import and the other tests of this
+            # process do not need it.
             from grader.selftest.compare_with_torch import compare_all
             from handout.launcher import launch
 
@@ -77,4 +78,5 @@ def test_the_reference_computes_what_torch_computes(ranks, comparison):
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_without_communication_a_rank_computes_something_else(ranks, comparison):
     for found in ranks:
-        assert min(found[comparison]["alone"].values()) > 0.01  # else the test above could not fail
+        # Otherwise the test above could not fail.
+        assert min(found[comparison]["alone"].values()) > 0.01

@@ -1,4 +1,4 @@
-"""Ranks on gloo have a network of their own, where the system permits that."""
+"""Ranks on gloo have a network of their own, if the system permits that."""
 
 import json
 import os
@@ -21,7 +21,7 @@ server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname()).close()
 print(json.dumps([left, before != os.stat("/proc/self/ns/net").st_ino]))
 """
-# Sees which ports are listened to, and tries to reach one of them.
+# The rank sees on which ports processes listen, and tries to reach one of them.
 LOOKS_AROUND = """
     import socket
     import torch
@@ -53,7 +53,7 @@ def needs_permission():
 
 def test_the_loopback_interface_works_in_any_case():
     if sys.platform.startswith("linux"):
-        permitted()  # connects to itself afterwards
+        permitted()  # this program connects to itself at its end
 
 
 def test_a_rank_on_gloo_reaches_nothing_outside_its_world(submit, on_gloo, needs_permission):
@@ -80,7 +80,8 @@ def test_each_world_on_gloo_has_its_own(submit, on_gloo, needs_permission):
             return torch.tensor(os.stat("/proc/self/ns/net").st_ino)
     """
     worlds = submit(source)
-    # Both run at the same time. The system may give the number of an ended world to the next one.
+    # Both worlds run at the same time, because the system may give the number of an ended world to
+    # the next one.
     with ThreadPoolExecutor(2) as pool:
         runs = list(pool.map(lambda _: worlds(2, call("collectives.name")), range(2)))
     found = [{int(v) for v in run.values()} for (run,) in runs]

@@ -43,8 +43,8 @@ HOSTILE = (
     "<script>alert(1)</script></style>&lt;\"'--><svg onload=x> \u202eright\u2066 \x1b[31mred\x00"
     " שלום $title"
 )
-TOLD = "IndexError: out of bounds, in judge.py:1."  # only to the instructor
-SVG = "http://www.w3.org/2000/svg"  # a name, which nothing is fetched from
+TOLD = "IndexError: out of bounds, in judge.py:1."  # only for the instructor
+SVG = "http://www.w3.org/2000/svg"  # a name: nothing is fetched from there
 
 
 def record(
@@ -127,7 +127,7 @@ def test_what_a_submission_says_is_shown_and_is_never_markup(made, tree):
     ]
     assert len(tree.all("style")) == 1 + len(tree.all("svg"))
     assert all(c.isprintable() or c == "\n" for c in made)
-    assert "$title" in tree.text()  # nor is it a place in the template
+    assert "$title" in tree.text()  # and it is no place in the template
 
 
 def test_a_folders_name_is_no_markup():
@@ -238,7 +238,7 @@ def test_every_details_has_a_summary_first_and_what_failed_is_open(tree):
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance, as WCAG 2 defines it."""
+    """Return the relative luminance, as WCAG 2 defines it."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -396,7 +396,7 @@ def test_a_record_comes_through_json_as_it_was(every_status):
 
 
 def evidence(world, size: int, expected: object, value: list | None = None) -> Finding:
-    """What is found of a call of the submission's ``broken``."""
+    """Return the finding of a failed call of the submission's ``broken``."""
     (run,) = world(size, call("collectives.broken", per_rank(*[value or [1.0, 2.0]] * size)))
     with pytest.raises(CheckFailed) as failure:
         run.returns(*[expected] * size)

@@ -1,5 +1,6 @@
-"""One colour means one thing everywhere, can be read on either ground, and is there in viewers that
-know little of CSS.
+"""One colour means one thing everywhere, and can be read on either ground.
+
+Viewers that know little of CSS show it, too.
 """
 
 import itertools
@@ -113,7 +114,7 @@ def test_the_terminal_tells_apart_what_a_timeline_can_show():
 
 @pytest.mark.parametrize("ground", GROUNDS)
 def test_no_two_meanings_look_alike(ground):
-    """By their distance in Oklab, in which 0.02 is about what eyes can tell side by side."""
+    """All distances in Oklab are over 0.05. Eyes can distinguish about 0.02 side by side."""
     colours = {name: getattr(colour, ground) for name, colour in (BLOCKS | TEXT).items()}
     assert distance("#000000", "#ffffff") == pytest.approx(1, abs=1e-3)
     for (one, first), (other, second) in itertools.combinations(colours.items(), 2):
@@ -130,7 +131,7 @@ def test_ink_and_letters_can_be_read_in_light_and_in_dark():
             contrast(colour.light, GROUNDS["light"]) > 4.5
             and contrast(colour.dark, GROUNDS["dark"]) > 4.5
         )
-    # An image in a page that did not tell its scheme.
+    # This is an image in a page that does not set its colour scheme.
     assert contrast(INK.light, GROUNDS["dark"]) > 2.4 and contrast(INK.dark, GROUNDS["light"]) > 2.4
     for block in BLOCKS.values():
         assert block.light == block.dark and contrast(block.light, WHITE) > 4.5
@@ -139,13 +140,13 @@ def test_ink_and_letters_can_be_read_in_light_and_in_dark():
 
 
 def linear(colour: str) -> list[float]:
-    """Red, green and blue from 0 to 1, proportional to light."""
+    """Return red, green and blue from 0 to 1, proportional to light."""
     parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG 2's, of two colours as #rrggbb: from 1 to 21."""
+    """Return WCAG 2's contrast of two colours as #rrggbb: from 1 to 21."""
 
     def luminance(colour: str) -> float:
         red, green, blue = linear(colour)
@@ -156,7 +157,10 @@ def contrast(one: str, other: str) -> float:
 
 
 def distance(one: str, other: str) -> float:
-    """In Oklab [Ottosson, 2020], a space in which equal distances look about equally large."""
+    """Return the distance in Oklab [Ottosson, 2020].
+
+    In this space, equal distances look about equally large.
+    """
 
     def oklab(colour: str) -> list[float]:
         r, g, b = linear(colour)

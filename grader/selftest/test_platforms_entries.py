@@ -49,13 +49,13 @@ def test_a_failure_of_the_grader_keeps_what_it_has_checked(run, tmp_path):
 
 @pytest.mark.parametrize("platform", ["autolab", "prairielearn", "github", "harbor", "plain"])
 def test_a_grader_without_results_hands_over_nothing(platform, run, tmp_path):
-    """Otherwise everybody would get a 0."""
+    """If a failed grader handed over results, every student would get a 0."""
     (tmp_path / "student").mkdir()
     (tmp_path / "student" / FILES[0]).touch()
     into = [tmp_path / "into"] * (platform in ("harbor", "plain"))
     names = "reward.txt" if platform == "harbor" else "results.json junit.xml report.html"
     (tmp_path / "into").mkdir()
-    for name in names.split():  # of an earlier submission
+    for name in names.split():  # files of an earlier submission
         (tmp_path / "into" / name).write_text("1.0" if into else "")
     code, printed = run(platform, tmp_path, *into, leaves=None, code=2)
     assert code == 2 and "scores" not in printed
@@ -106,7 +106,7 @@ def test_github_fails_for_failed_checks_alone(state, code, run, tmp_path, monkey
 
 
 def test_harbor_gets_a_reward_for_a_submission_that_is_not_there(run, tmp_path):
-    """An older reward, which an agent may have written, does not stay."""
+    """An older reward, which an agent may have written, is replaced."""
     (tmp_path / "reward.txt").write_text("1.0")
     missing = tmp_path / "none"
     assert run("harbor", missing, tmp_path, leaves=document(states=(FAILED,)))[0] == 0
@@ -114,7 +114,7 @@ def test_harbor_gets_a_reward_for_a_submission_that_is_not_there(run, tmp_path):
 
 
 def test_a_grader_that_hangs_is_ended(monkeypatch, tmp_path):
-    """What it has written by then counts."""
+    """What the grader has written by then counts."""
     fake = tmp_path / "python"
     fake.write_text(
         '#!/bin/sh\nwhile [ "$1" != --results ]; do shift; done\n'
@@ -141,7 +141,7 @@ def packed(tmp_path_factory):
 
 
 def play(*command: object, cwd=None, **environment: object) -> subprocess.CompletedProcess:
-    # A make that is told that another make runs it prints a line after the scores.
+    # A make that another make runs prints a line after the scores. So make's variables are removed.
     foreign = ("LOCKSTEP_", "PYTEST_", "MAKE", "MFLAGS")
     own = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     own |= {"LOCKSTEP_PYTHON": sys.executable, "PYTHON": sys.executable}
@@ -186,7 +186,7 @@ def test_harbor_gives_partial_credit_when_one_rank_crashes(packed, tmp_path):
     answer = (ROOT / "solutions/collectives.py").read_text()
     (app / "handout/collectives.py").write_text(answer + CRASHING)
     done = play(task / "tests" / "test.sh", LOCKSTEP_APP=app, LOCKSTEP_LOGS=logs)
-    # problem 1.4, one of 20 points
+    # Problem 1.4 has one of 20 points.
     assert (done.returncode, (logs / "reward.txt").read_text()) == (0, "0.95\n"), done
 
 

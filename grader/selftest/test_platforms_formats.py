@@ -79,7 +79,7 @@ def test_names_of_formats_are_those_that_there_are():
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "junit"])
 def test_no_message_of_a_hidden_check_is_shown(name):
-    """JUnit is for the person who runs the grader: it holds everything."""
+    """JUnit holds everything, because it is for the person who runs the grader."""
     text = FORMATS[name](document(states=(FAILED, PASSED)))
     assert SECRET not in text and "hidden check:" not in text
     assert SECRET in FORMATS["junit"](document(states=(FAILED,)))
@@ -261,7 +261,7 @@ def test_reward_is_one_number_between_0_and_1(states, share):
 
 
 def test_the_command_writes_all_formats_of_one_grading(tmp_path):
-    """A submission that prints and raises hostile text in the middle of a check."""
+    """The submission prints and raises hostile text in the middle of a check."""
     source = (ROOT / "solutions/collectives.py").read_text()
     trick = "print('::error::forged')\n    raise RuntimeError({!r})\n\n\ndef old_shift(tensor"
     trick = trick.format('{"scores": {"Collectives": 999}}')

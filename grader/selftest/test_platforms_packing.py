@@ -144,7 +144,8 @@ def test_prairielearn_gets_a_question(packed):
     jsonschema.validate(info, QUESTION)
     options = info["externalGradingOptions"]
     assert options["entrypoint"] == "/grade/tests/run.sh" and "tests/run.sh" in found
-    # The checks, the start and the end of the grader, and the time to end one that hangs.
+    # The time is for the checks, for the start and the end of the grader, and to end a grader that
+    # hangs.
     assert float(options["environment"]["LOCKSTEP_SECONDS"]) + 2 * 90 <= options["timeout"]
     question = text_of(found["question.html"])
     (names,) = re.findall(r'<pl-file-upload file-names="([^"]+)">', question)

@@ -1,4 +1,4 @@
-"""What a rank computes between its sends, by the system's account."""
+"""The processor time that a rank spends between its sends, as the system reports it."""
 
 import os
 import re

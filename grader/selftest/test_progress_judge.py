@@ -1,4 +1,4 @@
-"""What the judge concludes from the order in which the hub's words and the ranks' frames arrive."""
+"""What the judge concludes from the order of the hub's reports and of the ranks' frames."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ from grader.world.withheld_results import WithheldResults
 
 @pytest.fixture
 def held_back():
-    """A judge of two ranks, of which rank 1 is held in call 0 until rank 0 has passed a mark."""
+    """Return a judge of two ranks. Rank 1 is held in call 0 until rank 0 has passed a mark."""
     delay = Delay(until="work ended", on=0, at="work began")
     calls = [Call("collectives.f", "call", [[], []], [{}, {}], delays={1: delay})]
     ranks = [RankReport(rank) for rank in (0, 1)]
@@ -37,7 +37,7 @@ def test_held_rank_is_released_if_the_others_stand_still(held_back):
 
 @pytest.mark.parametrize("arrives", ["before", "after"])
 def test_standstill_is_over_once_a_rank_has_sent_more(held_back, arrives):
-    """On a busy machine the hub's word may come to a rank's next call, which holds it again."""
+    """On a busy machine, the hub's report may arrive when the rank's next call holds it again."""
     if arrives == "before":
         held_back.on_frame()
     held_back.on_standstill([1], frames=1)
@@ -97,7 +97,7 @@ def test_not_all_time_is_excused(idle, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(judge.watch, "look", lambda pids, now: 0.0)
     monkeypatch.setattr(judge, "_ask_stacks", lambda now, verdict, limit: asked.append(verdict))
-    judge.times.call_began = now - 141.0  # 20 seconds, and six times as much
+    judge.times.call_began = now - 141.0  # more than 20 seconds and six times 20 seconds
     judge.watch.excused = {2**30: 1000.0}
     judge.step(now, silent=True)
     assert asked == ["late"]
@@ -116,7 +116,7 @@ def test_supervisor_that_works_is_excused(idle, monkeypatch):
 
 @pytest.fixture
 def idle(monkeypatch):
-    """A judge of one rank that is idle, and the list of what this judge asks for.
+    """Return a judge of one rank that is idle, and the list of what this judge asks for.
 
     Its second call is one in which the hub may withhold results.
     """

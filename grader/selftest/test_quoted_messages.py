@@ -20,7 +20,7 @@ ASSIGNMENT = (ROOT / "handout" / "ASSIGNMENT.md").read_text()
 
 
 def message(folder: Path, file: str, line: int, code: str, *waits: Operation | None) -> str:
-    """Return what is told of a deadlock in which each rank waits at a line, or has returned."""
+    """Return the message about a deadlock in which each rank waits at a line, or has returned."""
     (folder / file).write_text("\n" * (line - 1) + code)
     ranks = []
     for number, waiting in enumerate(waits):

@@ -1,5 +1,6 @@
-"""Processor time counts wherever a rank has it spent: in children it waits for, in others, and in
-those that lose their parent.
+"""All processor time of a rank counts, whichever process has used this time.
+
+The process may be a child that the rank waits for, another child, or one that loses its parent.
 """
 
 import subprocess
@@ -19,8 +20,8 @@ def burn(seconds):
     while time.process_time() < until:
         pass
 """
-# A supervisor with one rank, which does something; what was counted of it is printed until the rank
-# has ended.
+# A supervisor with one rank, which does something. The program prints the time that was counted
+# until the rank has ended.
 PROGRAM = f"""
 import os, signal, time
 from grader.world.processor_time import Spending
@@ -88,7 +89,5 @@ def spent(what: str) -> float:
     ids=["own", "waited", "ignored", "orphans", "hidden"],
 )
 def test_time_is_counted_once_wherever_it_is_spent(what):
-    """About 0.6 seconds: a short-lived process may have used a little more after it was last looked
-    at.
-    """
+    """Each way spends about 0.6 seconds. A short-lived process may use some after the last look."""
     assert 0.4 < spent(what) < 0.9

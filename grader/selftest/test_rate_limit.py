@@ -23,7 +23,7 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 
 def graded(text: str = "seed 1", **more) -> dict:
-    """Results as the grader writes them."""
+    """Return results as the grader writes them."""
     test = {
         "score": 2.0,
         "max_score": 10.0,
@@ -44,7 +44,7 @@ def graded(text: str = "seed 1", **more) -> dict:
 
 @dataclass
 class Run:
-    """One run of the autograder for a submission: what the platform shows of it from ``ended`` on."""
+    """A run of the autograder for a submission. The platform shows the run from ``ended`` on."""
 
     ended: datetime
     error: bool
@@ -76,7 +76,11 @@ class Submission:
 
 @dataclass
 class Platform:
-    """Keeps the submissions of one student. ``lists``: earlier ones, all others, or all of them."""
+    """Keeps the submissions of one student.
+
+    ``lists`` says which other submissions the metadata list: earlier ones, all others, or all of
+    them.
+    """
 
     file: Path
     limit: Limit
@@ -112,7 +116,7 @@ class Platform:
         return decide(self.limit, upload, now)
 
     def run(self, one: Submission, start: datetime, takes: timedelta, crashes: bool):
-        """What the platform and upload.main do between them."""
+        """Do what the platform and upload.main do in a run, and return the decision."""
         decision = self.decide(one, start)
         if decision.instead:
             json.dumps(decision.instead, allow_nan=False)
@@ -149,7 +153,7 @@ class Event:
 
 @st.composite
 def weeks(draw, crashes: bool, overlap: bool, regrades: bool) -> list[Event]:
-    """Uploads and regrades in the order of their times, with seconds that are not whole minutes."""
+    """Draw uploads and regrades in the order of their times. Some seconds are no whole minutes."""
     gap = (
         st.integers(1, 180) | st.integers(180, 12 * 3600)
         if overlap
@@ -187,7 +191,7 @@ def told(document: dict) -> datetime:
 class Week:
     """Plays the events, and checks what must always hold.
 
-    ``exact``: nothing fails or overlaps, so nothing is in doubt.
+    With ``exact``, nothing fails or overlaps, so nothing is in doubt.
     """
 
     def __init__(self, platform: Platform, exact: bool) -> None:
@@ -212,7 +216,7 @@ class Week:
             for one in old if this.kind == "all" else old[this.which : this.which + 1]:
                 decision = self.platform.run(one, this.when, this.takes, False)
                 assert decision.instead is None, "a regrade was refused"
-                if one.runs[0].error:  # it counts from now on
+                if one.runs[0].error:  # the submission counts from now on
                     self.extra += [one.created, this.when]
                     self.promises.clear()
         self.keep_promises(NOON + timedelta(days=30))
@@ -231,16 +235,16 @@ class Week:
         start = this.when + this.queue
         decision = self.platform.run(one, start, this.takes, this.crashes)
         window = self.platform.between(one.created - self.window, one.created)
-        # How many were lately graded too many, in doubt, or because others had not ended: a later
-        # failure hides that from us.
+        # How many submissions were lately graded although they were too many: in doubt, or because
+        # others had not ended. A later failure can hide this.
         unsure = sum(one.created - 2 * self.window < time < one.created for time in self.extra)
         assert not (self.exact and unsure)
         if decision.instead is None:
             if decision.note or sum(other.runs[0].graded for other in window) >= self.most:
                 self.extra.append(one.created)
-                self.promises.clear()  # it counts, too
-            # What is told is a whole minute; this may have come in the seconds between the limit's
-            # end and that minute.
+                self.promises.clear()  # this submission counts, too
+            # A message names a whole minute. This upload may have come in the seconds between the
+            # end of the limit and that minute.
             self.promises = [
                 promise for promise in self.promises if promise >= one.created + MINUTE
             ]
@@ -303,7 +307,7 @@ def test_a_week_in_which_failures_are_graded_again(tmp_path_factory, limit, list
 
 
 def earlier(*hours: float, **more) -> list[Earlier]:
-    """Earlier submissions, the oldest first; the platform gives the results of the latest alone."""
+    """Return earlier submissions, the oldest first. Only the latest comes with its results."""
     found = [Earlier(NOON - h * HOUR) for h in hours[:-1]]
     return [*found, Earlier(NOON - hours[-1] * HOUR, results=graded(**more))]
 
@@ -361,16 +365,16 @@ def test_refusals_do_not_count_and_their_sentences_do_not_add_up():
         (1, [Earlier(NOON - HOUR)]),  # no earlier submission has results that can be shown again
         (1, [Earlier(NOON - HOUR, scored=False)]),  # still being graded
         (1, [Earlier(NOON - HOUR, error=True, results=graded())]),  # failed: does not count
-        # what a failure left
+        # The only results are those of a failure.
         (1, [Earlier(NOON - 2 * HOUR), Earlier(NOON - HOUR, error=True, results=graded())]),
         (1, [Earlier(NOON - HOUR, results=graded(tests=[]))]),
         (1, [Earlier(NOON - HOUR, results=graded(tests=[{"score": float("nan")}]))]),
         (1, [Earlier(NOON - HOUR, results=graded(text="\ud800"))]),
-        # a later one: this is a regrade
+        # A later submission is listed, so this is a regrade.
         (1, [Earlier(NOON - HOUR, results=graded()), Earlier(NOON + HOUR)]),
-        (1, [Earlier(NOON - HOUR, results=graded()), Earlier(NOON)]),  # this one itself: a regrade
+        (1, [Earlier(NOON - HOUR, results=graded()), Earlier(NOON)]),  # itself listed: a regrade
         (1, earlier(2, extra_data={"uploads": [entry(2, False)]})),  # a refusal
-        # known already: a regrade
+        # The upload is known already, so this is a regrade.
         (1, earlier(2, extra_data={"uploads": [entry(2), entry(0, False, id=9)]})),
         (2, earlier(3, 2, extra_data={"uploads": [entry(3, False), entry(2)]})),
     ],
@@ -421,7 +425,7 @@ def test_the_time_that_is_told_leaves_room_for_one_that_is_still_being_graded():
 def test_one_graded_in_doubt_counts():
     decision = decide(DAILY[1], upload(*earlier(3)[:1], Earlier(NOON - HOUR, error=True)), NOON)
     document = graded()
-    assert decision.instead is not None  # the older results, should the platform give them
+    assert decision.instead is not None  # the older results, if the platform gives them
     decision = decide(
         DAILY[1], upload(Earlier(NOON - 3 * HOUR), Earlier(NOON - HOUR, error=True)), NOON
     )

@@ -1,4 +1,4 @@
-"""Messages of several checks that say the same are told once."""
+"""A message that several checks share is shown once."""
 
 import re
 import shutil

@@ -1,5 +1,4 @@
-"""Every way to communicate leaves exactly one operation in the trail, with what there is to know
-about it.
+"""Every way to communicate leaves exactly one operation, with all its data, in the trail.
 
 Each small program below runs on real ranks. It gets ``x``, six float32, and its own ``rank``; the
 line that communicates ends in ``# here``.
@@ -15,7 +14,7 @@ import torch
 from grader.check.api import call
 from grader.rank.recorder import C10D, FUNCTIONAL, NAMESPACES, functional_name
 
-pytestmark = pytest.mark.usefixtures("on_gloo")  # the hub knows of itself what is communicated
+pytestmark = pytest.mark.usefixtures("on_gloo")  # the hub itself knows what is communicated
 X = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], np.float32)
 PROGRAM = """
 import threading
@@ -474,7 +473,7 @@ def test_operations_stand_in_their_order_on_one_clock(submit):
         assert [o.at for o in trail] == sorted(o.at for o in trail)
     assert max(first[1].at, second[1].at) < min(
         first[2].at, second[2].at
-    )  # nobody leaves a barrier before all are there
+    )  # no rank leaves a barrier before all are there
 
 
 @pytest.mark.parametrize(
@@ -531,7 +530,7 @@ def is_recorded(name: str) -> bool:
 
 
 def test_recorder_knows_every_operator_of_torch_that_communicates():
-    """A new torch may have new ones. Add them to the recorder, or here with a reason."""
+    """A new torch may have new operators. Add them to the recorder, or here with a reason."""
     names = communicating()
     assert "c10d::allreduce_" in names
     for name in names:

@@ -1,5 +1,6 @@
-"""The judge of part 8's schedules and its reference: properties of any number of stages, chunks and
-micro-batches, for any durations.
+"""The judge of part 8's schedules and its reference have the properties that they must have.
+
+This is tried for any number of stages, chunks and micro-batches, and for any durations.
 """
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_halves_are_the_whole_backward_pass_and_unlike_each_mistake(layers):
 
 
 def test_changes_between_the_halves_add_a_product_to_each_gradient():
-    """The sum over all W of xᵀ times the change, wherever the schedule puts each W."""
+    """A gradient gets the sum over all W of xᵀ times the change, wherever the schedule has W."""
     n, v, m, layers = 2, 2, 4, 2
     inputs = [np.random.default_rng(l).standard_normal((2 * m, 3)) for l in range(n * v * layers)]
     parts = [list(range(part * layers, (part + 1) * layers)) for part in range(n * v)]

@@ -13,7 +13,7 @@ sides = st.integers(1, 4)
 
 
 def model(seed: int, shape: tuple[int, int], pairs: int, rows: int = 2, width: int = 3):
-    """Pairs of weights and a batch. Each rank has two columns of a first weight."""
+    """Return pairs of weights and a batch. Each rank has two columns of a first weight."""
     rng = np.random.default_rng(seed)
     inner = 2 * shape[1]
     made = [
@@ -51,7 +51,7 @@ def test_rows_and_columns_partition_the_ranks_and_cross_once(rows, columns):
 
 @pytest.mark.parametrize("shape", [(2, 2), (2, 3), (3, 2)])
 def test_every_mistake_gives_other_numbers_than_the_right_step(shape):
-    """Where both sides are longer than one, each of them is seen in the losses or the gradients."""
+    """If both sides are longer than one, each mistake changes the losses or the gradients."""
     mesh = Mesh(shape)
     weights, x = model(7, shape, pairs=2)
     losses, gradients = parts.step(mesh, weights, x)
@@ -67,7 +67,7 @@ def test_every_mistake_gives_other_numbers_than_the_right_step(shape):
 
 
 def test_the_example_of_the_text():
-    """The table of Part 7 in ASSIGNMENT.md."""
+    """The table of Part 7 in ASSIGNMENT.md has these numbers."""
     pairs, x = [(np.array([[1.0, -1.0]]), np.array([[1.0], [2.0]]))], np.array([[1.0], [2.0]])
     losses, gradients = parts.step(Mesh((2, 2)), pairs, x)
     assert np.round(losses, 4).tolist() == [0.1345, 0.1345, 3.2593, 3.2593]

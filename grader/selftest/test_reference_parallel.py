@@ -1,8 +1,7 @@
-"""The truth of models in parts, and what mistakes leave: held against torch's autograd on simulated
-ranks.
+"""The truth of models in parts, and what mistakes leave, compared with torch's autograd.
 
-Each mistake is made here, in torch, where a student makes it: in what the ranks exchange. The
-ranks' tensors are lists.
+The ranks are simulated. Each mistake is made here, in torch, where a student makes it: in what the
+ranks exchange. The ranks' tensors are lists.
 """
 
 import numpy as np
@@ -15,7 +14,7 @@ from grader.reference import pipeline, pipeline_mistakes, single_device
 from grader.reference import tensor_parallel as parts
 from handout import mlp
 
-CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # float64, a few products and sums deep
+CLOSE = {"rtol": 1e-10, "atol": 1e-12}  # float64, after a few products and sums
 SIZES = (2, 3, 4)
 
 
@@ -37,7 +36,7 @@ class Model:
 
 
 def close(ours, theirs) -> None:
-    """Equal up to rounding, and of the same nesting."""
+    """Assert that both are equal up to rounding, and have the same nesting."""
     if isinstance(ours, (list, tuple)):
         assert len(ours) == len(theirs)
         for pair in zip(ours, theirs):
@@ -95,7 +94,7 @@ def cut_along_rows(terms: list) -> list:
 
 
 def cut_first(terms: list) -> list:
-    """Each rank's own columns of its own term, added up."""
+    """Return the sum of each rank's own columns of its own term."""
     return all_reduce(split(terms))
 
 
@@ -114,7 +113,7 @@ def by_tanh(z: torch.Tensor) -> torch.Tensor:
 def backward_on_ranks(
     model: Model, n: int, between=reduce_scatter, at_the_end=all_reduce, at_the_start=1, gelu=exact
 ) -> tuple:
-    """For each rank the gradient of x, and those of its shards."""
+    """Return for each rank the gradient of x, and the gradients of its shards."""
     own = [at_the_start * part for part in torch.tensor(model.grad_y).chunk(n, dim=1)]
     gradients: list[list] = [[] for _ in range(n)]
     for l, (x, weight) in reversed(list(enumerate(zip(model.inputs, model.torch_weights)))):
@@ -133,7 +132,7 @@ def itself(terms):
 
 
 def from_the_first_layer(model, n):
-    """The results of ranks that run through their layers from the first to the last."""
+    """Return the results of ranks that run through their layers from the first to the last."""
     own = parts.columns(model.grad_y, n)
     gradients = [[] for _ in range(n)]
     for weight, (x, z) in zip(model.weights, model.saved):
@@ -152,7 +151,7 @@ def from_the_first_layer(model, n):
 def test_mistakes_of_tensor_parallelism_are_what_ranks_get_that_make_them(n, layers):
     model = Model(layers)
     of_x, of_shards = backward_on_ranks(model, n)
-    close([model.grad_x] * n, of_x)  # these ranks do right where they make no mistake
+    close([model.grad_x] * n, of_x)  # without a mistake, the simulated ranks are right
     close([[parts.columns(g, n)[rank] for g in model.gradients] for rank in range(n)], of_shards)
     made = {
         parts.OWN_PARTIAL: backward_on_ranks(model, n, at_the_end=itself),
@@ -198,8 +197,7 @@ def test_no_mistake_of_tensor_parallelism_looks_right(n, layers):
         assert all(apart(known, model.grad_x) for known in of_input[rank].values())
         right = [parts.columns(g, n)[rank] for g in model.gradients]
         for name, known in of_gradients[rank].items():
-            # At the last layer nothing has been exchanged yet that could be wrong, except grad_y
-            # itself.
+            # At the last layer, nothing has been exchanged yet. So only grad_y itself can be wrong.
             at_once = (
                 parts.ADDED_REPLICATED,
                 parts.FORWARD_ORDER,
@@ -207,7 +205,7 @@ def test_no_mistake_of_tensor_parallelism_looks_right(n, layers):
                 parts.NO_DERIVATIVE,
             )
             found = [apart(*pair) for pair in zip(known, right)]
-            # which is exact where all entries of z are large, as in the last layers here
+            # Gelu by tanh is exact if all entries of z are large, as in the last layers here.
             if name == parts.TANH:
                 assert found[0]
             else:
@@ -268,7 +266,7 @@ def test_a_single_rank_can_make_none_of_these_mistakes():
 
 
 class Exchange(torch.autograd.Function):
-    """f or g on all ranks at once: what they do forward, and what backward."""
+    """f or g on all ranks at once, with a function for forward and a function for backward."""
 
     @staticmethod
     def forward(ctx, forward, backward, *terms):
@@ -283,7 +281,7 @@ class Exchange(torch.autograd.Function):
 def pair_on_ranks(
     model: Model, n: int, f_back=all_reduce, g_back=itself, late_sum=False, f_at=0
 ) -> tuple[list, list]:
-    """For each rank y, and the gradients of column, row and x.
+    """Return for each rank y, and the gradients of column, row and x.
 
     f is applied to x, to the product with A, or to its gelu, if ``f_at`` is 0, 1 or 2.
     """
@@ -370,8 +368,9 @@ def test_a_stage_saves_what_it_computes_of_each_micro_batch(layers, count, m):
 
 
 def on_stages(model: Model, cut: list, m: int, order=lambda stage, m: range(m)) -> list:
-    """For each stage its gradients; ``order`` says in which order a stage takes its micro-batches'
-    activations.
+    """Return the gradients of each stage.
+
+    ``order`` gives the order in which a stage takes the activations of its micro-batches.
     """
     totals: list = [[0] * len(layers) for layers in cut]
     arriving = list(mlp.loss_backward(torch.tensor(model.y)).chunk(m))
@@ -389,8 +388,9 @@ def on_stages(model: Model, cut: list, m: int, order=lambda stage, m: range(m)) 
 def by_hand(
     model: Model, cut: list, back=lambda grad, z: torch.ops.aten.gelu_backward(grad, z), **how
 ) -> list:
-    """The whole batch back through the layers, in torch, with the calculus of a layer written out,
-    to make a mistake in it.
+    """Return the gradients of the whole batch, with the calculus of a layer written out in torch.
+
+    The arguments make a mistake in this calculus.
     """
     grad, found = mlp.loss_backward(torch.tensor(model.y)), {}
     with torch.no_grad():
@@ -468,13 +468,13 @@ def test_mistakes_of_a_pipeline_are_what_stages_get_that_make_them(layers, count
             close(known[name], theirs[stage])
         for name, theirs in made.items():
             close(known[name], theirs[stage])
-            # The last stage has gradients and activations in one order: only those before it cross
-            # them.
+            # The last stage has gradients and activations in the same order. Only the stages before
+            # it cross them.
             wrong = not (name == pipeline_mistakes.CROSSED and stage == count - 1)
             assert all(
                 apart(ours, g.numpy()) == wrong for ours, g in zip(known[name], right[stage])
             )
-    # a stage of one layer, or one with no layer behind it, does not show them all
+    # A stage of one layer, or without a layer after it, does not show all mistakes.
     for name in of_layers:
         if layers == count and name in (
             pipeline_mistakes.FORWARD_ORDER,
@@ -495,7 +495,7 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
     model, cut = Model(layers, width=6, rows=12), pipeline.stages(layers, count)
 
     def saved(x: list, stage: int) -> list:
-        """What a stage saves of these micro-batches of the whole pipeline's input."""
+        """Return what a stage saves of these micro-batches of the whole pipeline's input."""
         return [
             [single_device.forward(model.weights, part)[1][l] for l in cut[stage]] for part in x
         ]
@@ -506,7 +506,7 @@ def test_mistakes_of_a_forward_pass_are_what_stages_get_that_make_them(layers, c
         outputs[pipeline_mistakes.REVERSED],
         np.concatenate([single_device.forward(model.weights, x)[0] for x in in_order[::-1]]),
     )
-    assert (pipeline_mistakes.INTERLEAVED in outputs) == (m < 12)  # else it is right
+    assert (pipeline_mistakes.INTERLEAVED in outputs) == (m < 12)  # otherwise it is right
     if m < 12:
         close(
             outputs[pipeline_mistakes.INTERLEAVED],
@@ -550,7 +550,8 @@ def test_activations_of_another_micro_batch_are_those_of_the_oldest_or_the_newes
     newest = pipeline_mistakes.TAKEN.format("newest", "reverse order")
     right = on_stages(model, cut, m)
     reverse = on_stages(model, cut, m, lambda stage, m: range(m)[::-1])
-    # GPipe that goes back in order: the oldest are the right ones; in reverse: the newest are.
+    # If GPipe goes back in order, the oldest are the right ones. If it goes back in reverse, the
+    # newest are.
     forwards, backwards = ([(kind, i) for i in range(m)] for kind in ("forward", "backward"))
     for schedule, fits, differs in (
         (forwards + backwards, oldest, newest),

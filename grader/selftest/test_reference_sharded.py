@@ -47,7 +47,7 @@ def test_no_mistake_of_flat_shards_looks_right(shapes, n, seed):
 
 @given(SHAPES, RANKS, SEED)
 def test_adamw_on_a_shard_is_a_shard_of_adamw(shapes, n, seed):
-    """What ZeRO-1 rests on: to cut and to make a step commute."""
+    """ZeRO-1 is right because of this: a cut before a step gives the same as a cut after it."""
     weights, *steps = (drawn(seed + k, shapes) for k in range(4))
     after, moments = zero.trained(weights, steps, [[0.05] * 3] * n)
     whole, whole_moments = zero.trained(weights, steps, [[0.05] * 3])

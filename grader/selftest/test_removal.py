@@ -13,7 +13,7 @@ from grader.wire.removal import remove
 
 
 def nest(folder, depth: int) -> None:
-    """Folders inside each other, deeper than a path can be long."""
+    """Make folders inside each other, deeper than a path can be long."""
     before = os.getcwd()
     os.chdir(folder)
     try:
@@ -30,7 +30,7 @@ def test_folders_inside_each_other_are_removed(tmp_path):
     for name in ("one", "two"):
         (tmp_path / "top" / name).mkdir(parents=True)
         nest(tmp_path / "top" / name, 3000)
-    with pytest.raises((RecursionError, OSError)):  # else any way of removing would do
+    with pytest.raises((RecursionError, OSError)):  # otherwise shutil.rmtree would be enough
         shutil.rmtree(tmp_path / "top")
     assert remove(tmp_path / "top") and os.listdir(tmp_path) == []
 

@@ -1,5 +1,6 @@
-"""Times on a modelled cluster, of programs that are written down here: each formula, each order,
-and what is true of all of them.
+"""Times of programs that are written down here, on a modelled cluster.
+
+The tests check each formula, each order, and what is true of all of them.
 """
 
 from dataclasses import replace
@@ -158,7 +159,7 @@ def test_a_collective_has_the_pace_of_the_slowest_link_of_its_ring():
     assert on.collective("all_reduce", [0, 1], 64) == 2 * (ALPHA + 32 / BETA)
     assert on.collective("all_reduce", [0, 1, 2, 3], 64) == 6 * slow.seconds(8)
     assert on.collective("all_reduce", [1, 2], 64) == 2 * slow.seconds(32)
-    # slow to begin, slow to carry
+    # One link has a long latency, and the other has a low bandwidth.
     late = cluster(4, within=Link(9.0, 1e9), between=Link(0.0, 1.0), per_node=2)
     assert late.collective("all_gather", range(4), 4) == 3 * 9.0 + 3 * 4e-9 / 4
     assert late.collective("all_gather", range(4), 4000) == 3 * 500.0
@@ -183,7 +184,10 @@ def test_a_collective_uses_a_port_of_a_node_for_each_rank_in_it():
     "nodes, measured", [(1, 436), (2, 362), (4, 160), (8, 100), (16, 85), (32, 65), (64, 33)]
 )
 def test_the_model_of_many_nodes_is_within_a_factor_of_two_of_what_was_measured(nodes, measured):
-    """Nodes of 8 H100, all-reduce of 256 MB, bus bandwidth in GB/s [the Ultra-Scale Playbook]."""
+    """A measurement is the bus bandwidth in GB/s of an all-reduce of 256 MB, on nodes of 8 H100.
+
+    The numbers are from the Ultra-Scale Playbook.
+    """
     on = replace(read(ROOT / "handout" / "clusters" / "h100.ini"), ranks=8 * nodes)
     n, size = 8 * nodes, 256e6
     seconds = on.collective("all_reduce", range(n), size)
@@ -231,7 +235,7 @@ def test_collectives_of_a_group_take_place_one_after_the_other_and_those_of_othe
 def test_with_collectives_of_one_group_a_faster_link_and_a_faster_device_are_never_slower(
     seconds, sizes, later
 ):
-    """True of these, whose times are sums and maxima.
+    """The times of such collectives are sums and maxima.
 
     Messages that share a way may take another order, and be slower.
     """
@@ -252,7 +256,7 @@ def test_with_collectives_of_one_group_a_faster_link_and_a_faster_device_are_nev
     assert replayed(cluster(3, flop_per_second=2.0), ranks).seconds <= slow
 
 
-# ——— what is made of it
+# ——— from a trail to an account
 
 
 def test_a_program_is_what_stands_between_the_marks_of_its_run():

@@ -20,12 +20,12 @@ from grader.selftest.grading import ROOT
 
 PLATFORM = ROOT / "grader" / "gradescope" / "platform"
 OWN = {"grader", "handout", "solutions", "tests"}
-# The tests of what students write say `import collectives`, as their stage does.
+# The tests of what students write say `import collectives`, as files in a stage do.
 STAGED = {path.stem for path in (ROOT / "solutions").glob("*.py")}
 
 
 def requirements(*files: Path) -> dict[str, Requirement]:
-    """The requirements of these files, by name."""
+    """Return the requirements of these files, by name."""
     lines = [line for file in files for line in file.read_text().splitlines()]
     found = [Requirement(line) for line in lines if line and not line.startswith(("#", " "))]
     return {canonicalize_name(requirement.name): requirement for requirement in found}
@@ -38,7 +38,7 @@ LOCK = (PLATFORM / "requirements.txt").read_text()
 
 
 def imports(text: str) -> set[str]:
-    """The packages that do not come with Python, nor from this repository, as pip names them."""
+    """Return the packages that are neither Python's nor this repository's, as pip names them."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -74,7 +74,7 @@ def test_what_a_students_copy_imports_is_declared():
 
 
 def test_what_the_repository_imports_is_declared():
-    # Not submissions: they may try to import anything.
+    # Hostile submissions are left out, because they may try to import anything.
     files = [p for folder in OWN for p in (ROOT / folder).rglob("*.py") if "hostile" not in p.parts]
     contents = {str(path.relative_to(ROOT)): path.read_bytes() for path in files}
     assert undeclared(contents, set(STUDENTS) | set(MAINTAINERS)) == {}
@@ -105,7 +105,7 @@ def test_torch_is_pinned_once_and_installed_everywhere():
 
 
 def requirements_of_the_lock() -> dict[str, list[tuple[str, str]]]:
-    """The locked versions of each package, with their markers."""
+    """Return the locked versions of each package, with their markers."""
     found = {}
     for name, version, marker in re.findall(
         r"^([\w.-]+)==(\S+?)(?: ; (.+?))? \\$", LOCK, re.MULTILINE
@@ -178,7 +178,7 @@ def run_setup(
 ) -> tuple[subprocess.CompletedProcess, list[str]]:
     """Run the autograder's setup.sh.
 
-    Returns how it ended, and what its environment's Python was called with.
+    Return how it ended, and the arguments of each call of its environment's Python.
     """
     pack.write(pack.autograder(), folder / "autograder.zip")
     with zipfile.ZipFile(folder / "autograder.zip") as archive:

@@ -1,5 +1,6 @@
-"""An exception in a check is a failed check where a rank's value leads to it, and the grader's
-fault where nothing of a rank's does.
+"""An exception in a check is a failed check if a rank's value leads to it.
+
+If no value of a rank does, the exception is the grader's fault.
 """
 
 import time
@@ -58,7 +59,7 @@ def test_what_only_a_ranks_value_leads_to_is_a_failed_check(value):
         run(check, value)
     message = str(failure.value)
     assert "cannot be judged" in message and "rank 0 returned " in message
-    # What the judge stumbled over is not for students.
+    # The exception of the judge is not for students.
     told = failure.value.finding.for_instructor
     assert f"in {Path(__file__).name}:" in told
     assert "instructor" not in message and told.partition(":")[0] not in message

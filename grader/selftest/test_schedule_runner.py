@@ -11,7 +11,7 @@ TIMES = {"F": 3.0, "B": 2.0, "W": 1.0, "BW": 4.0}
 
 @st.composite
 def any_schedules(draw):
-    """Schedules of 1 to 3 stages: each has all actions, in the right order or nearly so."""
+    """Draw schedules of 1 to 3 stages. Each has all actions, in the right order or nearly so."""
     n, v, m = (draw(st.integers(1, most)) for most in (3, 2, 3))
     kinds = draw(st.sampled_from([chunked.WHOLE, chunked.SPLIT]))
     forward = [("F", c, i) for c in range(v) for i in range(m)]

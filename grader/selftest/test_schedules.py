@@ -1,5 +1,6 @@
-"""Schedules are judged by their properties: cases by hand, a clock that ticks as an oracle, any
-legal schedule.
+"""Schedules are judged by their properties.
+
+The tests use cases by hand, a clock that ticks as an oracle, and any legal schedule.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from grader.world.arrays import Unsendable
 
 
 def actions(text: str) -> list[tuple[str, int]]:
-    """``"F0 B0"`` → [("forward", 0), ("backward", 0)]."""
+    """Return the actions of a text: ``"F0 B0"`` → [("forward", 0), ("backward", 0)]."""
     return [({"F": "forward", "B": "backward"}[word[0]], int(word[1:])) for word in text.split()]
 
 
@@ -159,7 +160,7 @@ def test_a_permutation_is_complete_where_no_backward_pass_comes_first(schedule):
         ("F0 B0", (1, ("forward", 0))),
         ("F0 F1 B0 B1", (2, ("forward", 1))),
         ("F0 B0 F1 B1", (1, ("forward", 0))),
-        ("F0 F1 B0 F2 B1 B2", (2, ("forward", 1))),  # the first time that it is so
+        ("F0 F1 B0 F2 B1 B2", (2, ("forward", 1))),  # the first time that 2 are alive
         ("F0 F1 B1 F2 F3 B0 B2 B3", (3, ("forward", 3))),
     ],
 )
@@ -186,7 +187,7 @@ def test_the_most_that_are_alive_are_counted(text, expected):
         # 10 with a warm-up of 3
         (["F0 F1 B0 F2 B1 B2", "F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"], 1, 1, 12),
         (["F0 F1 F2 B0 B1 B2", "F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"], 1, 1, 10),
-        # backward in different orders, and yet it goes
+        # Stages go backward in different orders, which is possible.
         (["F0 F1 B1 B0", "F0 B0 F1 B1", "F0 B0 F1 B1"], 1, 1, 11),
         (["F0 F1 B0 B1"], 0.5, 0.25, 1.5),
     ],
@@ -223,8 +224,9 @@ def test_stages_that_wait_for_each_other_are_told(stages, expected):
 
 
 def by_the_clock(stages: list, forward: int, backward: int) -> int | None:
-    """The same time, found by letting a clock tick: at every tick each free stage begins what it
-    can.
+    """Return the same time, found with a clock that ticks, or None if the stages do not end.
+
+    At every tick, each free stage begins what it can.
     """
     ended, doing, at, now = set(), {}, [0] * len(stages), 0
     while True:
@@ -246,7 +248,7 @@ def by_the_clock(stages: list, forward: int, backward: int) -> int | None:
 
 @st.composite
 def legal(draw) -> list:
-    """Schedules of all stages that were made by carrying them out, in any order at all."""
+    """Draw schedules of all stages, made by carrying out possible actions in any order at all."""
     p, m = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     stages: list[list] = [[] for _ in range(p)]
     for _ in range(2 * p * m):

@@ -1,5 +1,6 @@
-"""``K=…`` and ``PART=…`` mean what somebody who writes them would expect, and say what there is
-where they mean nothing.
+"""``K=…`` and ``PART=…`` mean what a student who writes them expects.
+
+If they mean nothing, the message says what exists.
 """
 
 import json
@@ -50,7 +51,7 @@ def collected(*places: str) -> list[Candidate]:
     scope="module", params=[("tests",), ("tests", "grader/hidden")], ids=["public", "all"]
 )
 def checks(request) -> list[Candidate]:
-    """What a student has, and what an instructor has."""
+    """Return the checks that a student has, and then those that an instructor has."""
     return collected(*request.param)
 
 

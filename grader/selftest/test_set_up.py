@@ -1,6 +1,6 @@
-"""`make setup`: what it says, what it takes, and that nothing half-made counts as ready.
+"""`make setup`: what it says, what it accepts, and that nothing half-made counts as ready.
 
-pip is real, packages are not.
+pip is real, the packages are not.
 """
 
 import ast
@@ -32,7 +32,7 @@ BARE = {
 
 
 def wheel(folder: Path, name: str, version: str) -> None:
-    """Write a package that can be installed and imported, and holds nothing else."""
+    """Write a package that can be installed and imported, and contains nothing else."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
     files = {
@@ -52,7 +52,7 @@ def wheel(folder: Path, name: str, version: str) -> None:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
-    """A folder of wheels in place of a package index."""
+    """Return a folder of wheels in place of a package index."""
     folder = tmp_path_factory.mktemp("packages")
     for line in (ROOT / "handout" / "requirements.txt").read_text().splitlines():
         if found := re.match(r"([a-z-]+)[=>]=([0-9.]+)", line):
@@ -63,8 +63,9 @@ def packages(tmp_path_factory):
 
 @pytest.fixture
 def copy(tmp_path):
-    """As much of a student's copy as `make setup` needs, in a folder whose name has a space and a
-    quote.
+    """Return a folder with as much of a student's copy as `make setup` needs.
+
+    The folder's name has a space and a quote.
     """
     folder = tmp_path / "a student's copy"
     (folder / "handout").mkdir(parents=True)
@@ -109,7 +110,7 @@ def torch_in(folder: Path) -> str:
 
 @pytest.fixture
 def script(monkeypatch):
-    """The script as a module, without the settings of whoever runs the tests."""
+    """Return the script as a module, without the settings of the person who runs the tests."""
     for name in ("TORCH", "TORCH_INDEX", "VENV", "PIP_CERT"):
         monkeypatch.delenv(name, raising=False)
     spec = importlib.util.spec_from_file_location("set_up", SCRIPT)
@@ -120,7 +121,7 @@ def script(monkeypatch):
 
 @pytest.fixture
 def silent_server():
-    """The address of a server that takes connections and never answers."""
+    """Yield the address of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=20) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/whl/cpu"
 
@@ -227,7 +228,7 @@ def test_a_program_for_gpus_that_finds_none_is_no_gpu(script, monkeypatch, tmp_p
     assert script.has_gpu()
 
 
-# ——— a set-up that does not come to its end
+# ——— a set-up that does not finish
 
 
 def begin(copy: Path, packages: Path, index: str) -> subprocess.Popen:
@@ -271,7 +272,7 @@ def test_an_interrupted_setup_is_not_ready_and_the_next_begins_afresh(
     if how == signal.SIGINT:
         assert "Stopped. The set-up is not finished" in said and "Traceback" not in said
     (half,) = venv.glob("lib/python*/site-packages")
-    # What pip believes in: a package that has its metadata, and not all of its files.
+    # pip accepts this package as installed: it has its metadata, but not all of its files.
     (half / "torch-2.13.0.dist-info").mkdir()
     (half / "torch-2.13.0.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n"
@@ -282,7 +283,7 @@ def test_an_interrupted_setup_is_not_ready_and_the_next_begins_afresh(
 
 @pytest.mark.parametrize("other_succeeds", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_second_setup_waits_for_the_first(copy, packages, other_succeeds):
-    """Each would delete what the other has installed."""
+    """Without waiting, each set-up would delete what the other has installed."""
     venv = copy / ".venv"
     venv.mkdir()
     (venv / ".unfinished").touch()
@@ -473,7 +474,7 @@ NEW_SYNTAX = (
 
 
 def test_an_old_python_can_read_the_script():
-    """Python 2.7 and 3.2 parse it, and come to the sentence."""
+    """Python 2.7 and 3.2 can parse the script, and run it up to its sentence."""
     text = SCRIPT.read_bytes().decode("ascii")
     for node in ast.walk(ast.parse(text)):
         assert not isinstance(node, NEW_SYNTAX), f"line {node.lineno} is too new"

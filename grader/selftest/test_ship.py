@@ -1,4 +1,4 @@
-"""What leaves the house: the student's copy, the autograder, a submission."""
+"""What is handed out and handed in: the student's copy, the autograder, a submission."""
 
 import os
 import re
@@ -25,7 +25,7 @@ ABOUT_HIDDEN_CHECKS = about_hidden_checks()  # of the whole assignment
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """A student's copy, unzipped, where nothing of this repository is near."""
+    """Return a student's copy, unzipped in a folder outside of this repository."""
     folder = tmp_path_factory.mktemp("student")
     pack.write(pack.handout(), folder / "handout.zip")
     with zipfile.ZipFile(folder / "handout.zip") as archive:
@@ -77,7 +77,7 @@ def test_the_students_copy_holds_the_engine_and_the_public_checks(copy):
 
 @pytest.mark.long
 def test_the_students_copy_runs_the_benchmark(copy):
-    """It is a package: its folder has to be packed, too."""
+    """The benchmark is a package, so its folder has to be packed, too."""
     done = command(copy, "-m", "handout.bandwidth", "--help")
     assert done.returncode == 0 and "--max-bytes" in done.stdout, done.stderr
     done = command(
@@ -162,7 +162,7 @@ def test_in_it_nothing_is_implemented_yet_and_all_checks_are_there(copy):
     found = re.fullmatch(last, done.stdout.splitlines()[-1])
     assert found, done.stdout
     (number,) = found.groups()
-    assert int(number) > 30  # and none passed, failed, or could not be run
+    assert int(number) > 30  # and there are no other outcomes
     told = " ".join(done.stdout.split())
     assert f"Not implemented yet, {number} checks: problems 1.1, 1.2, 1.3," in told
     assert re.search(r"Not attempted, \d+ checks: problems 6\.1, 6\.2,", told)
@@ -313,7 +313,7 @@ def test_a_file_that_git_does_not_track_is_not_packed(tmp_path, monkeypatch):
     (tmp_path / "notes").mkdir()
     for name in names:
         (tmp_path / name).write_text("x")
-    assert pack._read(names) == {"new.md": b"x", "notes/Übung.md": b"x"}  # there is no repository
+    assert pack._read(names) == {"new.md": b"x", "notes/Übung.md": b"x"}  # without a repository
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     assert len(pack._read(names)) == 2  # git tracks nothing yet
     subprocess.run(["git", "add", "notes"], cwd=tmp_path, check=True)
@@ -418,7 +418,7 @@ def test_an_import_that_asks_for_input_does_not_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(hand_in, "ROOT", tmp_path)
     monkeypatch.setattr(hand_in, "IMPORT_SECONDS", 10)
     before, (silent, keyboard) = os.dup(0), os.pipe()
-    os.dup2(silent, 0)  # a keyboard on which nobody types
+    os.dup2(silent, 0)  # a keyboard without input
     try:
         error = hand_in.import_error("collectives.py")
     finally:

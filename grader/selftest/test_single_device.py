@@ -1,5 +1,6 @@
-"""The single-device truth, held against torch's autograd and optimizer, and collectives against
-numbers found by hand.
+"""The single-device truth is compared with torch's autograd and optimizer.
+
+The collectives are compared with numbers found by hand.
 """
 
 import math

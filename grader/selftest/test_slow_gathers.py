@@ -1,4 +1,4 @@
-"""When the hub gives the results of slow all-gathers, and what it tells the judge."""
+"""When the hub gives the results of slow all-gathers, and what it reports to the judge."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +12,7 @@ from grader.wire.callbacks import CallOptions
 
 @pytest.fixture
 def started() -> Iterator[Callable[..., Ends]]:
-    """``started(numbers)``: two ranks that have started these slow all-gathers."""
+    """Yield ``started(numbers)``, which returns two ranks that have started these gathers."""
     both = Ends()
     for rank in (0, 1):
         both.hub.calls.options[rank] = [CallOptions(rank, GIVEN | {"slow_gathers": True})]
@@ -40,7 +40,7 @@ def waits(*numbers: int) -> list[tuple]:
 
 
 def early(both: Ends) -> list[tuple[int, int]]:
-    """The (rank, place) of each all-gather that a rank waited for too early."""
+    """Return (rank, place) of each all-gather that a rank waited for too early."""
     told = [line["awaited_early"] for line in both.told if "awaited_early" in line]
     return [(rank, place) for rank, _, place, _ in told]
 
@@ -82,7 +82,7 @@ def test_ranks_that_have_just_moved_are_not_idle(started):
 def test_the_earliest_gather_is_given_first_and_the_next_after_a_use_without_blame(
     started, quiet, first
 ):
-    """A thread may wait for the next layer, while another one needs this layer to go on."""
+    """A thread may wait for the next layer while another thread needs this layer to continue."""
     both = started(0, 1)
     both.post(0, awaits(first), awaits(1 - first))
     assert both.hub.give_to_idle() == 1

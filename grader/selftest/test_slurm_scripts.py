@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# The stand-ins. As Slurm's own, sbatch gives the script's arguments to the script, srun runs a
-# command once on each node, with as many CPUs as it is told, and scontrol prints a node a line.
+# The stand-ins. Like Slurm's own programs, sbatch gives the script's arguments to the script, srun
+# runs a command once on each node, with the given number of CPUs, and scontrol prints a node a
+# line.
 PROGRAMS = {
     "sbatch": """#!/bin/sh
 for option in "$@"; do case "$option" in --export=ALL,*)
@@ -89,6 +90,6 @@ def test_a_job_grades_a_course(slurm, tmp_path):
 
 
 def test_a_job_asks_for_no_signal_that_would_not_arrive():
-    """By default Slurm signals no batch shell. make, in its place, would not pass SIGINT on."""
+    """By default Slurm signals no batch shell. In its place, make would not pass SIGINT on."""
     text = (ROOT / "grader" / "course" / "course.sbatch").read_text()
     assert not [line for line in text.splitlines() if line.startswith("#SBATCH --signal")]

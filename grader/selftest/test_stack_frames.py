@@ -40,14 +40,14 @@ def inner(entered: threading.Semaphore, leave: threading.Event) -> None:
 
 @pytest.fixture
 def stacks(tmp_path):
-    """The stacks of this process with two threads that wait, as faulthandler reports them."""
+    """Return the stacks of this process with two waiting threads, as faulthandler reports them."""
     entered, leave = threading.Semaphore(0), threading.Event()
     threads = [threading.Thread(target=target, args=(entered, leave)) for target in (outer, inner)]
     for thread in threads:
         thread.start()
         assert entered.acquire(timeout=10)
     try:
-        time.sleep(0.05)  # into leave.wait
+        time.sleep(0.05)  # by now both threads wait
         with open(tmp_path / "stacks", "w+") as file:
             faulthandler.dump_traceback(file, all_threads=True)
         return parse_stacks((tmp_path / "stacks").read_text())
@@ -98,8 +98,9 @@ Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
 
 
 def test_the_report_of_a_crash_is_read():
-    """Threads with names (Python 3.14) and without, a thread outside Python, a strange path, and
-    what follows the stacks.
+    """The report has threads with names (Python 3.14) and without, and a thread outside Python.
+
+    It also has a strange path, and text after the stacks.
     """
     assert parse_stacks(CRASH) == [
         [LIBRARY, StackFrame("/run/stage/handout/collectives.py", 9, "<lambda>")],

@@ -1,6 +1,4 @@
-"""What the checks of the stopwatch ask of every rank: meetings that all ranks come to, and an
-exchange of times.
-"""
+"""What the checks of the stopwatch ask of every rank: common meetings, and an exchange of times."""
 
 import pytest
 
@@ -19,7 +17,7 @@ MEETS, EXCHANGES = "barrier()", "dist.all_reduce(torch.ones(1))"
 
 
 def measured(submit, meets: str = MEETS, exchanges: str = EXCHANGES):
-    """Return the run of a stopwatch that meets and exchanges so."""
+    """Return the run of a stopwatch with these meetings and this exchange."""
     world = submit(PROGRAM.format(meets=meets, exchanges=exchanges))
     (run,) = world(
         2, call("collectives.watch", driver="timed", warm_up=0, iterations=3, calls=[1.0] * 3)

@@ -1,5 +1,6 @@
-"""The strategies on a modelled cluster: what theory says of their times, from programs as students
-write them.
+"""On a modelled cluster, the strategies take the times that theory says.
+
+The programs are such as students write.
 """
 
 from dataclasses import replace
@@ -52,7 +53,7 @@ def test_a_ring_over_two_nodes_has_the_pace_of_its_slow_links():
 
 
 def pipeline(n: int, many: int, schedule, forward=2, backward=4, size=64) -> list[Writer]:
-    """As ``run_schedule`` runs it: receive, compute, send asynchronously."""
+    """Return programs as ``run_schedule`` runs them: receive, compute, send asynchronously."""
     ranks = writers(n)
     for rank in ranks:
         stage, sending, back = rank.rank, {}, None
@@ -90,7 +91,7 @@ SCHEDULES = {"GPipe": gpipe_schedule, "1F1B": one_forward_one_backward_schedule}
     backward=st.integers(1, 9),
 )
 def test_without_communication_the_bubble_is_that_of_theory(name, n, many, forward, backward):
-    """(p − 1)/(m + p − 1) [Huang et al., 2019; Narayanan et al., 2021]."""
+    """The bubble is (p − 1)/(m + p − 1) [Huang et al., 2019; Narayanan et al., 2021]."""
     replay = replayed(cluster(n, FREE), pipeline(n, many, SCHEDULES[name], forward, backward))
     assert replay.seconds == (many + n - 1) * (forward + backward)
     assert account(replay).bubble == pytest.approx((n - 1) / (many + n - 1), abs=1e-12)

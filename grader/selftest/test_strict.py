@@ -1,4 +1,4 @@
-"""The hub in nccl's order: what stands still on GPUs stands still here, and what does not goes on."""
+"""In nccl's order, the hub stands still if GPUs stand still, and only then."""
 
 import json
 import subprocess
@@ -37,7 +37,10 @@ def posted(number: int, kind: str, peer: int, batch: int | None, tag: int = 0) -
 
 
 def ended(steps: list[tuple[int, str, int, int | None]]) -> set[tuple[int, int]]:
-    """Return (rank, number) of what ends: by trying again and again what every rank could do next."""
+    """Return (rank, number) of the operations that end.
+
+    Try again and again what every rank could do next.
+    """
     batches = defaultdict(list)
     for number, (rank, kind, peer, batch) in enumerate(steps):
         own = batches[rank]
@@ -73,8 +76,9 @@ def _next(now: dict[int, list[tuple]]) -> set[tuple[int, int]]:
 
 @given(STEPS)
 def test_each_operation_waits_for_those_before_it(drawn):
-    """Three ranks that send, receive and meet: what ends is what a rank can reach that does one
-    thing (or batch) at a time.
+    """Three ranks send, receive and meet. Each rank does one thing, or one batch, at a time.
+
+    ``ended`` computes which operations end in this way.
     """
     steps = [
         (rank, kind, (rank + far) % 3, 7 if b and kind != "barrier" else None)
@@ -156,7 +160,7 @@ def test_what_waits_for_ever_on_nccl_is_told(submit, in_strict_order, program):
 
 
 def test_the_order_is_told_if_a_thread_of_the_program_sleeps(submit, in_strict_order):
-    """Then the hub cannot know that all ranks wait, and the judge looks at their stacks."""
+    """The hub then cannot know that all ranks wait. So the judge looks at the ranks' stacks."""
     sleeper = "__import__('threading').Thread(target=__import__('queue').Queue().get, daemon=True)"
     message = verdict(submit, f"{sleeper}.start(); {STAND_STILL['both receive first']}")
     assert NCCL_DEADLOCK in message and "a send is missing" not in message, message
@@ -164,7 +168,7 @@ def test_the_order_is_told_if_a_thread_of_the_program_sleeps(submit, in_strict_o
 
 
 def test_nobody_receives_from_any_rank(submit, in_strict_order):
-    """torch's ProcessGroupNCCL refuses it; gloo does not."""
+    """torch's ProcessGroupNCCL refuses a receive from any rank; gloo does not."""
     message = verdict(submit, "dist.send(x, 1) if rank == 0 else dist.recv(y)")
     assert "does not support recvAnysource" in message
 
@@ -200,9 +204,7 @@ def test_torchs_own_schedules_go_on(submit, in_strict_order, schedule, stages):
 @pytest.mark.long
 @pytest.mark.timeout(1300)
 def test_the_solutions_keep_the_order(tmp_path):
-    """One check fails: in it the stages are so far apart that one group for both directions is not
-    enough.
-    """
+    """One check fails: its stages are too far apart for one group for both directions."""
     results = tmp_path / "results.json"
     options = ["--workers", "1", "--seconds", "1000"]  # a machine that runs other tests is slow
     called = command(ROOT / "solutions", results, *options, LOCKSTEP_NETWORK="strict")

@@ -1,4 +1,4 @@
-"""The handout is the solutions without the answers: the same promises, and nothing given away."""
+"""The handout is the solutions without the answers, and makes the same promises."""
 
 import ast
 import re
@@ -169,7 +169,7 @@ def test_what_is_no_solution_is_told_in_a_sentence(text, sentence, tmp_path, mon
 
 
 def test_there_are_solutions():
-    """Without solutions, the tests below would test nothing."""
+    """If there were no solutions, the tests below would be empty."""
     assert {"collectives", "data_parallel"} <= {path.stem for path in sources()}
 
 
@@ -179,8 +179,9 @@ def test_the_handout_is_what_the_solution_generates(source):
 
 
 def public(tree: ast.Module) -> dict[str, str]:
-    """The promises of a module: every public function, class and method, with its signature and
-    docstring.
+    """Return the promises of a module.
+
+    These are its public functions, classes and methods, with their signatures and docstrings.
     """
     found = {"": ast.get_docstring(tree)}
 
@@ -208,7 +209,7 @@ def test_the_stub_promises_what_the_solution_does(source):
 
 @SOLUTIONS
 def test_a_function_that_returns_a_tuple_names_its_values(source):
-    """Messages have these names: "must return a tuple of 2 values, (loss, gradients)"."""
+    """Messages contain these names: "must return a tuple of 2 values, (loss, gradients)"."""
     module, tree = source.stem, ast.parse(source.read_text())
     counts = {
         f"{module}.{node.name}": len(node.returns.slice.elts)
@@ -231,7 +232,7 @@ def test_everything_public_says_what_it_does(source):
 
 
 def regions(text: str) -> list[str]:
-    """The lines that are taken out."""
+    """Return the lines that are taken out for the handout."""
     found, inside = [], False
     for line in text.splitlines():
         if BEGIN.fullmatch(line) or END.fullmatch(line):
@@ -241,7 +242,7 @@ def regions(text: str) -> list[str]:
     return found
 
 
-# long enough to be looked for, and no part of an answer's idea
+# These lines are long enough for the search, but say nothing about an answer.
 ORDINARY = {"for weight in weights:"}
 
 
@@ -253,7 +254,7 @@ def test_no_line_of_an_answer_stands_in_the_handout(source):
     answers = {code(line) for line in regions(source.read_text())}
     answers = {line for line in answers - ORDINARY if len(line) > 20 and not line.startswith("#")}
     assert answers
-    # the calculus is given, and may be repeated
+    # The calculus is given, so its lines may be in the handout.
     taught = (path for path in HANDOUT if path.name != "mlp.py")
     given = {code(line): path.name for path in taught for line in path.read_text().splitlines()}
     assert {line: given[line] for line in answers & given.keys()} == {}

@@ -1,5 +1,6 @@
-"""Right submissions get full marks, wrong ones lose exactly what they should, with words that name
-the mistake.
+"""Right submissions get full marks. Wrong ones lose exactly what they should.
+
+The messages name the mistake.
 """
 
 import shutil
@@ -20,10 +21,11 @@ pytestmark = pytest.mark.campaign
 RIGHT = sorted(
     path for path in (Path(__file__).parent / "submissions").glob("*/*.py") if path.stem in PARTS
 )
-# make test tries the first mutant, and the first right file: of a part that is graded quickly.
+# `make test` tries the first mutant, and the first right file. Both are of a part that is graded
+# quickly.
 QUICK = "tensor_parallel"
 RIGHT.sort(key=lambda path: path.stem != QUICK)
-# `make mutation-test` tries them all, and `make sample` some.
+# `make mutation-test` tries all mutants, and `make sample` some.
 MUTANTS = [mutant for part in MUTANTS_OF_PARTS for mutant in part.MUTANTS]
 MUTANTS.sort(key=lambda mutant: mutant.part != QUICK)
 TRIED = tried(MUTANTS, lambda mutant: mutant.name, lambda mutant: "any", share=0.02)

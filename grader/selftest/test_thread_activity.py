@@ -73,7 +73,7 @@ def test_a_thread_that_was_woken_and_gets_no_processor_is_not_idle(body):
     body.look(), body.look()
     ((tid, thread),) = body.pulses[1].items()
     body.pulses[1] = {tid: replace(thread, runnable=True)}
-    assert body.look(after=0.6) == 0  # the judge got none, either
+    assert body.look(after=0.6) == 0  # the judge got no processor time, either
 
 
 def test_computing_and_waiting_for_a_processor_is_not_idle(body):
@@ -173,11 +173,11 @@ def test_a_thread_that_polls_is_told_by_its_slices():
         while not end.wait(0.005):
             pass
 
-    # Not this thread, which computes in order to look.
+    # This thread computes in order to look, so another one polls.
     polling = threading.Thread(target=poll)
     polling.start()
     try:
-        # Beside other work, a slice of one half second can be long.
+        # On a busy machine, a slice of one half second can be long.
         assert any(_polls_for_half_a_second(polling.native_id) for _ in range(20))
     finally:
         end.set()

@@ -45,7 +45,7 @@ from grader.world.limits import Limits
 from grader.world.report import Call, RankReport, Returned, WorldReport
 
 MS = 1_000_000
-START = 7_000 * MS  # of the clock: nobody's begins at 0
+START = 7_000 * MS  # the clock's time at the beginning, which is never 0
 
 
 def mark(rank: int, at: float, name: str) -> Mark:
@@ -82,7 +82,7 @@ def progress(rank: int, at: float, what: str, of: float, line=3) -> Progress:
 
 
 def blocking(rank: int, at: float, until: float | None, kind: str, **more) -> list:
-    """What a call of torch.distributed leaves that comes back when it is over."""
+    """Return what a blocking call of torch.distributed leaves in a trail."""
     issued = [operation(rank, at, kind, **more), progress(rank, at + 0.1, "started", at)]
     waited = [progress(rank, at + 0.2, "wait began", at)]
     return issued + waited + ([] if until is None else [progress(rank, until, "wait ended", at)])
@@ -100,7 +100,7 @@ def world(*trails: list, ended: bool = True) -> WorldReport:
 
 
 def program(report: WorldReport, rank: int) -> list[tuple]:
-    """What a rank's program did: (kind, begin, end) in milliseconds."""
+    """Return what a rank's program did: (kind, begin, end) in milliseconds."""
     own = [span for span in spans(report, 0) if span.rank == rank and not span.background]
     return [
         (s.kind, round(s.begin * 1e3, 3), None if s.end is None else round(s.end * 1e3, 3))
@@ -287,7 +287,10 @@ def test_of_several_runs_the_fastest_is_drawn():
 
 
 def crossed() -> WorldReport:
-    """Two ranks that send to each other; rank 0 has started a receive before that nobody answers."""
+    """Return a report of two ranks that send to each other and stand still.
+
+    Rank 0 has started a receive before, and nothing waits for this receive.
+    """
     trails = [
         [mark(r, 0, "call began"), *blocking(r, 10 + r, None, "send", peer=1 - r)] for r in (0, 1)
     ]
@@ -306,7 +309,7 @@ def test_a_watch_is_drawn_where_it_ran_and_only_where_it_stopped():
         pytest.approx(0.01),
         pytest.approx(0.03),
     ) and watched.label == "timed 1"
-    assert program(report, 0) == [(COMPUTING, 0, 50)]  # the program goes on as it did
+    assert program(report, 0) == [(COMPUTING, 0, 50)]  # the program's spans are the same
     lane = text_drawing.text([Picture("", spans(report, 0))], 80)[0].plain.splitlines()[1]
     assert lane.index("[") == pytest.approx(9 + 70 / 5, abs=2) and lane.index("]") == pytest.approx(
         9 + 70 * 3 / 5, abs=2
@@ -506,7 +509,7 @@ def test_the_waits_of_real_ranks_are_traced(server, grounds):
     assert [(s.rank, s.operation.kind) for s in beside] == [(0, "all_reduce"), (1, "all_reduce")]
     for rank in range(2):
         own = [span for span in found if span.rank == rank and not span.background]
-        # nothing is left out
+        # There are no gaps between the spans.
         assert all(before.end == after.begin for before, after in zip(own, own[1:]))
         done = [o.kind for o in report.ranks[rank].trail if isinstance(o, Operation)]
         assert done == ["all_reduce", "broadcast", "barrier", "send" if rank == 0 else "recv"]
@@ -670,9 +673,9 @@ def timeline(
 
 
 def check_trace(found: dict) -> list[dict]:
-    """Whether it is as the Trace Event Format asks, for the kinds of events that are used.
+    """Assert that a trace follows the Trace Event Format, and return its slices.
 
-    Returns the slices.
+    This covers the kinds of events that are used.
     """
     names = {"process_name": set(), "thread_name": set()}
     for event in found["traceEvents"]:
@@ -731,7 +734,9 @@ def test_the_solutions_are_drawn(part, tmp_path, server):
 
 @pytest.mark.long
 def test_the_bubble_shrinks(tmp_path, server):
-    """By the functions of problem 5.6, beside which stands the part of the time in which each rank
+    """The functions of problem 5.6 give the bubble: more micro-batches make it smaller.
+
+    The command also shows the ideal of each schedule, and the part of the time in which each rank
     computed.
     """
     done = timeline(
@@ -802,7 +807,7 @@ def test_the_watch_is_drawn_around_the_timed_calls(tmp_path, server):
 
 
 def with_stubs(tmp_path: Path, part: str, *functions: str) -> Path:
-    """The solutions, with some functions not written yet."""
+    """Return the solutions, with some functions not written yet."""
     folder = tmp_path / "submission"
     shutil.copytree(ROOT / "solutions", folder, ignore=shutil.ignore_patterns("__*"))
     stubs = "".join(
@@ -886,7 +891,7 @@ def test_a_deadlock_is_drawn_with_its_diagnosis(tmp_path, server):
         and "Likely: every rank sends first" in done.stdout
     )
     slices = check_trace(json.loads((tmp_path / "out" / "timeline.json").read_text()))
-    # in two functions
+    # two functions deadlock
     assert [event["args"]["waits for"] for event in slices if event["ph"] == "B"] == [[1], [0]] * 2
 
 
@@ -945,7 +950,7 @@ def test_what_cannot_be_drawn_is_said_in_a_sentence(
 
 @pytest.mark.parametrize("name", ["timeline.svg", "timeline.json"])
 def test_where_one_file_cannot_be_written_neither_is(name, tmp_path, server):
-    (tmp_path / name).mkdir()  # which no file can take the place of
+    (tmp_path / name).mkdir()  # no file can take its place
     done = timeline("benchmarking", ROOT / "solutions", tmp_path, "--ranks", "2", server=server)
     assert done.returncode == 2 and f"{name} cannot be written" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -956,7 +961,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, server):
     (tmp_path / "old").mkdir()
     for name in names:
         (tmp_path / name).write_text("old")
-        os.link(tmp_path / name, tmp_path / "old" / name)  # whoever has it open
+        os.link(tmp_path / name, tmp_path / "old" / name)  # a program may have the old file open
     assert (
         timeline(
             "benchmarking", ROOT / "solutions", tmp_path, "--ranks", "2", server=server

@@ -1,5 +1,6 @@
-"""Students read and run only those calls of torch.distributed that every supported torch has and
-that none warns of.
+"""Students read and run only those calls of torch.distributed that every supported torch has.
+
+No supported torch warns of them.
 """
 
 import os
@@ -16,7 +17,7 @@ from grader.selftest.grading import ROOT
 SINCE_2_13 = {"all_gather_single", "reduce_scatter_single"}
 OLD_NAMES = {"all_gather_into_tensor", "reduce_scatter_tensor"}
 OLD_IN_2_14 = {"gather_into_tensor"}
-# mentions of each: what is new, and a fallback
+# The number of times that a file mentions each of these names: a new one with its fallback.
 NEITHER = {"handout/ASSIGNMENT.md": 1, "handout/bandwidth/cases.py": 1}
 PROGRAM = """
 from handout.launcher import launch
@@ -44,7 +45,7 @@ def what_students_get() -> list[str]:
 
 
 def test_torch_names_are_the_known_ones():
-    """A torch that deprecates another call, or drops an old one, fails here."""
+    """If a torch deprecates another call, or drops an old one, this test fails."""
     new = {name for name in SINCE_2_13 if hasattr(dist, name)}
     assert new in (SINCE_2_13, set())
     relevant = {
@@ -65,7 +66,10 @@ def test_no_text_recommends_a_call_that_is_missing_or_warns_in_some_torch(path):
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["the given programs", "the benchmark"])
 def test_solutions_and_given_code_never_warn_on_any_rank(command, tmp_path):
-    """Through the launcher, since the grader silences warnings. A warning ends its rank."""
+    """The launcher runs these programs, because the grader silences warnings.
+
+    A warning ends its rank.
+    """
     (tmp_path / "program.py").write_text(PROGRAM)
     sizes = ["--world-size", "2", "--max-bytes", "1KiB", "--iterations", "1", "--device", "cpu"]
     benchmark = ["-m", "handout.bandwidth", "--module", "solutions", *sizes]

@@ -43,7 +43,7 @@ def operation(kind: str, n: int, sent=(), received=(), itemsize: int = 4) -> Ope
         ("send", 4, [6], [], 24),
         ("recv", 4, [], [6], 0),
         ("barrier", 4, [], [], 0),
-        ("all_gather", 4, [6], [24], 3 * 24),  # everybody else gets it
+        ("all_gather", 4, [6], [24], 3 * 24),  # all other ranks get it
         ("all_gather", 4, [6], [6] * 4, 3 * 24),
         ("all_gather", 4, [6], [], 3 * 24),  # functional: what comes out is not known yet
         ("reduce_scatter", 4, [24], [6], 3 * 24),  # three of four blocks go elsewhere
@@ -52,7 +52,7 @@ def operation(kind: str, n: int, sent=(), received=(), itemsize: int = 4) -> Ope
         ("all_reduce", 3, [6], [6], 32),
         ("all_reduce", 2, [6, 2], [6, 2], 32),  # coalesced
         ("all_to_all", 4, [24], [24], 3 * 24),  # all but the own block
-        ("broadcast", 4, [8], [8], 24),  # 3 · 32 bytes have to be sent, by whichever of the 4 ranks
+        ("broadcast", 4, [8], [8], 24),  # 3 · 32 bytes have to be sent, by any of the 4 ranks
         ("reduce", 4, [8], [8], 24),
         ("gather", 4, [8], [8] * 4, 24),  # on the root
         ("gather", 4, [8], [], 24),
@@ -89,7 +89,7 @@ def test_gather_and_scatter_cost_the_same_on_every_rank(n, block, itemsize):
         operation("gather", n, [block], received, itemsize).traffic for received in (of_all, [])
     )
     assert on_root == elsewhere
-    # all others' blocks move once
+    # The blocks of all other ranks move once.
     assert n * on_root == pytest.approx((n - 1) * block * itemsize, rel=1e-12)
 
 

@@ -174,7 +174,7 @@ def test_a_rank_that_divides_its_own_losses():
     ],
 )
 def test_what_the_optimizer_itself_shows(rate, counted, steps, words):
-    """Also if another mistake changed the weights, too."""
+    """Another mistake may have changed the weights, too."""
     state = {"0": {"step": np.array(counted, np.float32)}}
     optimizer = {"optimizer": "AdamW", "groups": [{"lr": rate}], "state": state}
     hint = optimizer_hint([np.zeros(steps), optimizer], lr=1e-2)

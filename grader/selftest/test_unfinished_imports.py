@@ -1,4 +1,4 @@
-"""A file whose import does not end costs its processor time once, and no other file's checks."""
+"""A file whose import does not end costs its processor time once. The checks of other files run."""
 
 import textwrap
 
@@ -17,7 +17,7 @@ ONE = call("collectives.first", 1)
 
 @pytest.fixture
 def checks(grounds, server):
-    """``checks(source)(…)`` is the world of one more check of the same submission."""
+    """Return ``checks(source)``, which returns a function that makes a world of one more check."""
 
     def submitted(source: str):
         submission, folder = grounds / "submission", grounds / "stage"
@@ -37,7 +37,10 @@ def checks(grounds, server):
 
 
 def why(world: CheckWorld, size: int, request=ONE) -> str:
-    """Return why a check of this call fails, and whether its ranks were started."""
+    """Return the type and message of the exception with which a check of this call fails.
+
+    The type is NotRun if the ranks of the check were not started.
+    """
     with pytest.raises(CheckFailed) as caught:
         (run,) = world(size, request)
         run.values()

@@ -1,6 +1,6 @@
-"""What run_autograder makes of the platform's files: rules, lateness, visibility, a leaderboard.
+"""What run_autograder makes from the platform's files: rules, lateness, visibility, a leaderboard.
 
-The limit: test_rate_limit.py.
+test_rate_limit.py tests the limit of submissions.
 """
 
 import json
@@ -170,7 +170,7 @@ PREVIOUS = st.fixed_dictionaries(
     {"submission_time": TIMES | LEAVES},
     optional={"score": LEAVES, "autograder_error": LEAVES, "results": RESULTS | JSON},
 )
-# Documents of the right form, any value of which may be wrong.
+# These documents have the right form, but any of their values may be wrong.
 METADATA = st.fixed_dictionaries(
     {
         "created_at": st.just(NOW.isoformat()) | LEAVES,
@@ -189,7 +189,7 @@ def test_whatever_the_metadata_hold_there_are_results(tmp_path_factory, document
         written = fit(graded(), rules(percent_per_day=10), found)
         decision.remember(written)
     target = tmp_path_factory.getbasetemp() / "results.json"
-    results_json.write(target, written)  # raises where it is not JSON
+    results_json.write(target, written)  # raises if it is no JSON
     assert json.loads(target.read_text(encoding="utf-8"), parse_constant=pytest.fail)["tests"]
 
 
@@ -277,8 +277,10 @@ def test_uploading_later_never_pays(seconds, more, grace, free):
 
 
 def graded(score: float = 8.0) -> dict:
-    """Results as the grader writes them: a public check, a hidden one that leaves its visibility
-    open, and one that writes it.
+    """Return results as the grader writes them.
+
+    They have a public check, a hidden check that leaves its visibility open, and one that writes
+    it.
     """
     test = {
         "score": score,
@@ -369,8 +371,9 @@ def test_written(): "Written"
 def test_visibility_goes_from_the_check_to_the_results(
     tmp_path, monkeypatch, request, room, default, written
 ):
-    """By the records that the plugin makes of collected checks, results.py and fit; hidden_checks
-    is hidden.
+    """The plugin's records of collected checks, results.py and fit hand the visibility on.
+
+    The course sets hidden_checks to hidden.
     """
     (tmp_path / room).mkdir()
     (tmp_path / room / "test_collectives.py").write_text(CHECKS.replace("{written}", written))
@@ -399,7 +402,7 @@ def run(root, environment=(), cwd=ROOT) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def platform(tmp_path):
-    """``/autograder``, elsewhere."""
+    """Return a folder in place of ``/autograder``."""
     for folder in ("submission", "results"):
         (tmp_path / folder).mkdir()
     return tmp_path
@@ -407,8 +410,9 @@ def platform(tmp_path):
 
 @pytest.fixture
 def main(platform, tmp_path, monkeypatch):
-    """``main(course, code=0)``: what it returns, the commands that it ran, what is in
-    results.json.
+    """Return ``main(text, code=0)``, which runs upload.main with a course.toml of this text.
+
+    It returns the exit code, the commands that upload.main ran, and the content of results.json.
     """
 
     def run_main(text: str = "", code: int = 0, metadata: object = None, writes: bool = True):
@@ -436,7 +440,7 @@ def main(platform, tmp_path, monkeypatch):
 
 
 def earlier(hours: float = 2) -> dict:
-    """Metadata with one submission before."""
+    """Return metadata with one earlier submission."""
     return {
         "previous_submissions": [
             {"submission_time": stamp(hours=hours), "score": 1.0, "results": graded()}
@@ -453,9 +457,7 @@ def test_the_grader_is_told_the_rules(main, platform):
 
 
 def test_a_submission_may_not_read_what_the_platform_knows(main, platform):
-    """Also where only their rights keep files from it: earlier results hold what hidden checks
-    said.
-    """
+    """Earlier results contain messages of hidden checks. In some tiers only rights protect them."""
     main()
     for name, mode in (
         ("submission_metadata.json", 0o600),
@@ -501,7 +503,7 @@ def test_one_too_many_is_not_graded(main, platform):
     code, commands, found = main("[limit]\nsubmissions = 1", metadata=earlier())
     assert (code, commands) == (0, []) and found["extra_data"]["not_graded"]
     jsonschema.validate(found, SCHEMA)
-    assert len(main(metadata=earlier())[1]) == 1  # without a limit
+    assert len(main(metadata=earlier())[1]) == 1  # there is no limit
 
 
 def test_an_old_submission_is_graded_again_with_a_note(main, monkeypatch, capsys):
@@ -526,7 +528,7 @@ def test_a_fault_of_ours_leaves_the_graders_results(main, monkeypatch, capsys, w
 
 
 def test_what_is_packed_runs(platform, grounds):
-    """All modules that it imports are in the zip: it comes as far as the grader's own sentence."""
+    """The zip has all modules that it imports: the command reaches the grader's own sentence."""
     pack.write(pack.autograder(), grounds / "autograder.zip")
     with zipfile.ZipFile(grounds / "autograder.zip") as archive:
         archive.extractall(grounds / "source")

@@ -1,5 +1,6 @@
-"""Values travel judge → rank → judge unchanged, and what could not be a right result arrives as a
-description.
+"""Values travel judge → rank → judge unchanged.
+
+What could not be a right result arrives as a description.
 """
 
 import json
@@ -38,13 +39,13 @@ DTYPES = [
 
 
 def to_rank(value, make_probe=None):
-    """What a rank gets for the judge's ``value``."""
+    """Return what a rank gets for the judge's ``value``."""
     trees, blob = arrays.encode([value])
     return tensors.decode(json.loads(json.dumps(trees)), blob, CPU, make_probe)[0]
 
 
 def to_judge(value):
-    """What the judge gets when a rank returns this."""
+    """Return what the judge gets when a rank returns ``value``."""
     trees, blob = tensors.encode(value)
     (found,) = arrays.decode(json.loads(json.dumps(trees)), blob)
     return found

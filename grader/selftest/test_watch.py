@@ -32,7 +32,7 @@ from grader.selftest.watching import (
 
 @pytest.fixture
 def copy(tmp_path):
-    """A student's copy, with stubs."""
+    """Return a student's copy, with stubs."""
     return unpack_copy(tmp_path)
 
 
@@ -197,7 +197,7 @@ def test_lines_are_printed_on_a_dumb_terminal(copy):
 
 @contextlib.contextmanager
 def _terminal():
-    """Make a terminal. Return our end, and the end for a program."""
+    """Make a terminal. Yield our end, and the end for a program."""
     ends = pty.openpty()
     try:
         yield ends

@@ -1,4 +1,4 @@
-"""Which functions `make watch` takes for changed, and which checks it runs first."""
+"""Which functions count as changed for `make watch`, and which checks it runs first."""
 
 import ast
 
@@ -99,7 +99,7 @@ def record(number: str, name: str, status: str = PASSED) -> Record:
 
 @pytest.fixture
 def state():
-    """Everything is written, all checks have passed but two: 1.7 failed first, then 1.4."""
+    """Return a state: all is written, and all checks pass but two: first 1.7 failed, then 1.4."""
     state = WatchState()
     state.save(Contents(dict(SOLUTIONS)))
     state.collect([record(number, "one") for number in OF_PROBLEMS])

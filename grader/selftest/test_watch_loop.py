@@ -1,4 +1,4 @@
-"""`make watch` when several things happen at a time, and where the system cannot watch files."""
+"""`make watch` when several things happen at a time, and if the system cannot watch files."""
 
 import io
 import signal
@@ -48,7 +48,7 @@ class Ended(Lines):
 
 @pytest.fixture
 def checkers(monkeypatch):
-    """Start no process. Return a list: the other ends of the connections to the checkers."""
+    """Start no process, and yield a list: the other ends of the connections to the checkers."""
     theirs = []
 
     def start(*_):

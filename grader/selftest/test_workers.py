@@ -1,5 +1,6 @@
-"""Forked workers run every check once, whatever becomes of some of them; and grade as fresh
-interpreters do.
+"""Forked workers run every check once, even if some workers end.
+
+They give the same verdicts as fresh interpreters.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Ranks of one check serve the next one of its problem, unless something is left in them; and
-nothing fails because of that.
+"""Ranks of one check serve the next one of its problem, unless something is left in them.
+
+No check fails because of that.
 """
 
 import errno
@@ -51,7 +52,10 @@ WHO = """
 
 @pytest.fixture
 def checks(grounds, server, on_hub):
-    """``checks(source)(key)`` is the world of a check of a submission with this source."""
+    """Yield ``checks(source)``. It returns a function that makes a check's world from its key.
+
+    All these checks are of one submission, with this source.
+    """
 
     def submitted(source: str):
         submission, folder = grounds / "submission", grounds / "stage"
@@ -68,7 +72,7 @@ def checks(grounds, server, on_hub):
 
 
 def pids(world: CheckWorld, size: int, name: str = "who") -> list[int]:
-    """Return the pids of so many ranks, as fresh as can be otherwise."""
+    """Return the pids of so many ranks. Apart from the pids, the ranks must look fresh."""
     (run,) = world(size, call(f"collectives.{name}", 1))
     found = run.values()
     assert [[n, counted] for _, n, counted in found] == [[size, 1]] * size
@@ -76,8 +80,9 @@ def pids(world: CheckWorld, size: int, name: str = "who") -> list[int]:
 
 
 def test_a_check_waits_until_ranks_can_be_started_again(grounds, on_hub):
-    """Another world may use up all processes, or the whole disk, for a moment. Here the server's
-    folder is gone, as if the disk had no room for another one.
+    """Another world may use up all processes, or the whole disk, for a moment.
+
+    Here the server's folder is gone, as if the disk had no room for another one.
     """
     submission, folder = grounds / "submission", grounds / "stage"
     submission.mkdir()
@@ -141,7 +146,7 @@ def test_garbage_of_earlier_checks_is_freed_before_a_world(checks):
 
 @pytest.mark.skipif(not LINUX, reason="reads /proc, and trims glibc's heap")
 def test_freed_memory_goes_back_to_the_system():
-    """Many small blocks below one that stays: without a trim, the heap cannot shrink."""
+    """A block that stays is above many small blocks. Without a trim, the heap cannot shrink."""
     program = (
         "import sys\nfrom grader.wire.os_support import give_back_freed_memory\n"
         "def mine(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
@@ -258,7 +263,7 @@ def test_only_the_answers_of_the_second_try_count(checks):
 
 
 def test_after_a_second_try_the_others_of_its_problem_have_fresh_ranks(checks):
-    """Otherwise a submission that answers differently on used ranks could try each check twice."""
+    """A submission that answers differently on used ranks must not get two tries for each check."""
     check = checks(WHO + SPOILED)
     for name in ("spoil", "right"):
         judge_fairly(returns_its_input(name), {"world": check()})
@@ -310,7 +315,7 @@ def test_whatever_the_judge_raises_on_lent_ranks_is_tried_on_fresh_ones(checks):
     of = checks(SPOILED)
     for _ in range(2):
         judge_fairly(check, {"world": of()})
-    # the third is to tell a mistake of the judge's from what a value leads to
+    # The third run distinguishes a mistake of the judge from one that a value leads to.
     assert len(made) == 4
 
 
@@ -323,7 +328,7 @@ def test_what_failed_is_told_where_no_time_is_left_for_a_second_try(checks):
         try:
             returns_its_input("wrong")(world)
         finally:
-            world.runner.run.session.ends_at = 0.0  # the judge's own wrapper is around it
+            world.runner.run.session.ends_at = 0.0  # the judge's own wrapper is around the runner
 
     with pytest.raises(CheckFailed, match="expected 1, got 2"):
         judge_fairly(late, {"world": world})
@@ -372,7 +377,7 @@ def test_server_that_is_gone_after_the_calls_does_not_repeat_them(checks, monkey
 
 
 def test_exit_right_after_the_answer_is_not_lost(checks, monkeypatch):
-    """The supervisor may report it so soon that the judge receives both messages at once."""
+    """The supervisor may report the exit so soon that the judge receives both messages at once."""
     check = checks(WHO)
     pids(check(), 2)
     go_on = Processes.go_on
@@ -474,7 +479,7 @@ def test_a_second_try_has_other_inputs_which_are_the_same_each_time(checks):
 
 
 def test_public_and_hidden_checks_of_a_problem_have_no_ranks_in_common(request):
-    """The keys, as the plugin makes them for the checks of this repository."""
+    """The plugin's keys for the checks of this repository keep public and hidden checks apart."""
     from grader.check.check_metadata import record_of, shared_with
     from grader.selftest.mutation.checks import _collect
 
@@ -536,8 +541,9 @@ def test_ranks_that_meet_on_a_full_disk_try_again(around, made, monkeypatch):
     ],
 )
 def test_what_may_be_nobodys_fault_has_to_happen_twice(network, exits, made):
-    """gloo itself crashes once in a thousand times where a group is given up on a busy machine, and
-    the system kills ranks if memory runs out.
+    """gloo itself crashes once in a thousand times if a group is given up on a busy machine.
+
+    The system kills ranks if memory runs out.
     """
     report = partial(WorldReport, 2, [], Path())
     made_by = iter(

@@ -1,5 +1,6 @@
-"""What a world has too much of is counted while student code goes on: files that vanish, files that
-no folder shows.
+"""What a world has too much of is counted while student code runs.
+
+Files may vanish meanwhile, and some files are in no folder.
 """
 
 import mmap
@@ -51,7 +52,7 @@ def limits(tmp_path) -> MemoryAndFileLimits:
 def test_files_that_vanish_meanwhile_are_no_excess(limits, tmp_path):
     other = subprocess.Popen([sys.executable, "-c", CHURN, str(tmp_path), str(os.getpid())])
     try:
-        # what this test's process has started is not asked here
+        # This test does not ask for what its process has started.
         limits.size, limits.max_bytes = 20, 1 << 40
         found = {limits.exceeded({}) for _ in range(400)}
     finally:
@@ -172,7 +173,7 @@ def test_a_file_is_counted_although_its_folder_is_renamed_meanwhile(tmp_path, mo
 
 @pytest.fixture
 def ranks(tmp_path):
-    """The processes of a world whose only rank is this process."""
+    """Return the processes of a world whose only rank is this process."""
     found = RankProcesses(lambda *_: os.getpid(), [[]], [SimpleNamespace(folder=str(tmp_path))])
     found.grow(1)
     return found
@@ -213,7 +214,7 @@ def test_files_may_not_lie_too_deep_to_be_found(limits, tmp_path, name, depth):
     finally:
         os.chdir(before)
     assert "folders inside each other" in limits.exceeded({})
-    removal.remove(tmp_path)  # pytest cannot, and would say so in the tests that follow
+    removal.remove(tmp_path)  # pytest cannot, and would report that in later tests
 
 
 CLOSED = """
@@ -231,7 +232,7 @@ assert written(".").hidden == "made a folder unreadable"
 
 
 def test_a_folder_may_not_be_closed(grounds):
-    """To an ordinary user: root may look into it anyway."""
+    """An ordinary user must not close a folder. Root may look into it anyway."""
     grounds.chmod(0o777)
     subprocess.run([sys.executable, "-c", CLOSED, str(grounds)], cwd=ROOT, check=True, timeout=60)
 
@@ -339,7 +340,7 @@ def counted(folder, pid):
         ("", 0, False),
         ("mapped('file', 3 * MIB)", 3, True),
         ("mapped('a', MIB); mapped('b', 2 * MIB)", 3, True),
-        # what was found by name or by descriptor is not counted again
+        # A file that was found by name or by descriptor is not counted again.
         ("mapped('file', 3 * MIB, remove=False)", 3, False),
         ("mapped('file (deleted)', 3 * MIB, remove=False)", 3, True),
         ("mapped('line\\nline', 3 * MIB)", 3, True),
@@ -373,7 +374,7 @@ def test_mapped_files_are_counted_once(tmp_path, monkeypatch, code, due, is_left
 
 
 def test_what_this_process_maps_too_belongs_to_no_rank(tmp_path):
-    """For example, a library that was replaced since the fork server has started."""
+    """This process may map a library that was replaced since the fork server has started."""
 
     def look(pid):
         return world_files.map_removed([pid])

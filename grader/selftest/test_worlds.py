@@ -1,4 +1,4 @@
-"""Worlds come up in every way there is, and go with whoever asked for them."""
+"""Worlds start in every way that there is, and end with the process that has asked for them."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def values(server: Server, folder: Path, size: int) -> list:
 
 @pytest.mark.long
 def test_spawned_ranks_do_what_forked_ones_do(solutions, monkeypatch):
-    """The way to start on systems where fork is not safe."""
+    """Ranks are spawned on systems on which fork is not safe."""
     monkeypatch.setenv("LOCKSTEP_START", "spawn")
     server = Server.start()
     try:
@@ -138,7 +138,7 @@ world.run()
 @LINUX
 @pytest.mark.parametrize("listed", [True, False])
 def test_children_are_found(monkeypatch, listed):
-    """Those of other threads, too; by the kernel's list, and where it keeps none."""
+    """Children of other threads are found, too: by the kernel's list, or without such a list."""
     if not listed:
         monkeypatch.setattr(os_support.os.path, "exists", lambda _: False)
     started = []
@@ -174,7 +174,7 @@ ASKS = (
 
 
 def test_who_has_not_inherited_the_servers_socket_cannot_ask(server):
-    """Nor does another file of the same number serve. It has no name that one could call."""
+    """Another file with the same number does not help. The socket has no name to connect to."""
     with open(os.devnull) as other:
         for handed in ([server.door], [], [other.fileno()]):
             address = (
@@ -219,7 +219,7 @@ def test_a_folder_of_ours_is_no_submission(tmp_path, server):
 
 
 def test_a_world_may_be_lost_before_its_ranks_have_heard_anything(server, solutions, monkeypatch):
-    """Whoever is killed then resets connections; that is no fault of the judge."""
+    """A killed supervisor or rank resets its connections. That is no fault of the judge."""
     start = Processes.start
 
     def dead(*asked) -> Processes:
@@ -230,7 +230,7 @@ def test_a_world_may_be_lost_before_its_ranks_have_heard_anything(server, soluti
         its.close()
         made.wires[0], its = socket.socketpair()
         with contextlib.suppress(BlockingIOError):
-            while True:  # it is full: who sends has to wait
+            while True:  # fill the connection, so that a sender has to wait
                 made.wires[0].send(bytes(1 << 16), socket.MSG_DONTWAIT)
         threading.Timer(0.2, its.close).start()
         return made
@@ -266,8 +266,9 @@ def test_the_folder_of_a_world_is_the_servers_choice(tmp_path, server, solutions
     ],
 )
 def test_what_makes_no_sense_costs_the_server_nothing(server, solutions, data):
-    """A request is one datagram: whoever leaves it unfinished keeps nobody waiting, and is answered
-    by an end of file.
+    """A request is one datagram. The server does not wait for the rest of an unfinished request.
+
+    It answers with an end of file.
     """
     mine, its = socket.socketpair()
     with its:
@@ -330,7 +331,7 @@ def test_a_hard_limit_that_is_lower_already_stays(hard, bound):
     assert done.stdout == f"({bound}, {bound})\n", done.stderr
 
 
-# ——— a supervisor that meets what nobody has foreseen
+# ——— a supervisor that meets an error that was not foreseen
 
 
 def too_deep(*_):
@@ -356,8 +357,9 @@ def started(descriptors, home) -> int:
 
 
 def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
-    """What a supervisor says to a judge who ends the world when this word has come; and how the
-    supervisor ended.
+    """Return what a supervisor says to a judge, and the supervisor's exit code.
+
+    The judge ends the world when the message ``says`` has come, unless it is a fault.
     """
     request = WorldRequest("gloo", 1, str(stage), "cpu", 1 << 30, folder=str(folder))
     ours, theirs = socket.socketpair()
@@ -366,7 +368,7 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
         code = 1
         try:
             ours.close()
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # else pytest's own limit answers
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # otherwise pytest's own limit answers
             spoil()
             world_supervisor.run_world(theirs, [list(os.pipe())], started, request, "none")
             code = 0
@@ -415,13 +417,13 @@ def kept(spoil, says: str, stage: Path, folder: Path) -> tuple[list[dict], int]:
     ],
 )
 def test_a_supervisor_that_fails_ends_its_world(tmp_path, owner, name, says, told):
-    """It says so in a sentence, and nobody is left."""
+    """A supervisor that cannot continue reports a fault. In any case it leaves no process."""
     (folder := tmp_path / "folder").mkdir()
     said, code = kept(lambda: setattr(owner, name, too_deep), says, tmp_path, folder)
     assert code == 0 and said[-1] == {"gone": True}
     assert [line[says] for line in said if says in line][:1] == [told]
     who = (tmp_path / "who").read_text().split() if (tmp_path / "who").exists() else []
-    # some are ended before they can say who they are
+    # Some ranks are ended before they can write their pids.
     assert len(who) <= (2 if "pids" in said[0] else 0)
     assert not [pid for pid in who if Path(f"/proc/{pid}").exists()]
     assert folder.exists() == (name == "remove")

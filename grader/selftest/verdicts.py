@@ -103,7 +103,7 @@ def try_parts() -> Verdicts:
     with tempfile.TemporaryDirectory() as folder:
         kinds = ("--kind", "mutant", "--kind", "variant", "--everything", "--seed", str(SEED))
         line = [sys.executable, "-m", "grader.selftest.mutation", *kinds, "--report", folder]
-        subprocess.run(line, cwd=ROOT, stdout=subprocess.DEVNULL)  # 1 if a mutant survives
+        subprocess.run(line, cwd=ROOT, stdout=subprocess.DEVNULL)  # exit code 1: a mutant survives
         trials = json.loads((Path(folder) / "mutation-test.json").read_text())["trials"]
     return {
         f"{trial['kind']} {trial['part']} {trial['name']}": {

@@ -40,14 +40,15 @@ def refilled(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make calls as ``in_turn`` does, but all with the arguments of the first call.
 
     Before each later call, the tensors of the first call get new values in place, as an optimizer
-    changes weights: the values of this call's own tensors. Their ``grad`` becomes None. So a result
-    that was kept for these tensors is no longer right. Arguments that are not tensors stay the
-    same.
+    changes weights: the values of this call's own tensors. So a result that was kept for these
+    tensors is no longer right. The tensors keep their ``grad``. Arguments that are not tensors stay
+    the same.
     """
-    return _results_of(function, _refilled(args), kwargs, mark)
+    return _results_of(function, refilled_turns(args), kwargs, mark)
 
 
-def _refilled(turns: list) -> Iterator[list]:
+def refilled_turns(turns: list) -> Iterator[list]:
+    """Yield the arguments of the first call once for each call, with the values of that call."""
     first, *others = turns
     yield first
     for turn in others:
@@ -92,14 +93,10 @@ def refilled_copies(function: Callable, args: list, kwargs: dict, mark: Mark) ->
 
 
 def refill(arguments: list, others: list) -> None:
-    """Write the values of the other arguments' tensors into the tensors of the arguments.
-
-    The ``grad`` of these tensors becomes None.
-    """
+    """Write the values of the other arguments' tensors into the tensors of the arguments."""
     with torch.no_grad():
         for tensor, other in zip(tensors_in(arguments), tensors_in(others), strict=True):
             tensor.copy_(other)
-            tensor.grad = None
 
 
 def copied(value: Any) -> Any:

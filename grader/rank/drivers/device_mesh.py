@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from grader.rank.drivers.calls import metered
+from grader.rank.drivers.calls import metered, refilled_turns
 from grader.rank.drivers.mark import Mark
 from grader.rank.mesh_groups import row_and_column
 
@@ -70,7 +70,8 @@ def on_mesh_metered(function: Callable, args: list, kwargs: dict, mark: Mark) ->
 def on_mesh_in_turn(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
     """Make several calls as ``on_mesh`` does, one after the other, and return their results.
 
-    ``args`` holds the arguments of each call.
+    ``args`` holds the arguments of each call. All calls get the tensors of the first call, with
+    other values each time: see ``refilled``.
     """
     groups = row_and_column(kwargs["shape"][1])
-    return [function(*each, *groups) for each in args]
+    return [function(*each, *groups) for each in refilled_turns(args)]

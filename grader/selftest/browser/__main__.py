@@ -1,4 +1,4 @@
-"""Test the pages in a browser; say in one sentence if there is none. `make browser-test` runs this.
+"""Test the pages in a browser; print a sentence if there is none. `make browser-test` runs this.
 
 python -m grader.selftest.browser [pytest's options]
 """
@@ -29,7 +29,7 @@ def main() -> int:
     except subprocess.TimeoutExpired:
         print(f"The tests in a browser took longer than {SECONDS} s.", file=sys.stderr)
     except KeyboardInterrupt:
-        pass  # which pytest has got, too
+        pass  # pytest has got this Ctrl-C, too
     return _end(running)
 
 

@@ -1,4 +1,4 @@
-"""Starts a headless Chromium, shows pages in it, and reads what the browser says of them.
+"""Start a headless Chromium, show pages in it, and read what the browser reports about them.
 
 The browser is one that the machine already has: nothing is downloaded. Chromium gets its commands
 through chromedriver, with selenium; most of them are commands of the DevTools protocol.
@@ -33,7 +33,7 @@ A4 = 718  # CSS pixels between the margins of a sheet of A4
 
 @dataclass(frozen=True)
 class View:
-    """How a page is looked at: the width of the window, light or dark, on a screen or on paper."""
+    """How a page is shown: the width of the window, light or dark, on a screen or on paper."""
 
     width: int = 1280
     scheme: str = LIGHT
@@ -59,12 +59,12 @@ def _first(names: tuple[str, ...]) -> str | None:
 
 
 class Browser:
-    """A running Chromium with one tab. ``outside`` notes whatever it sends into a network."""
+    """A running Chromium with one tab. ``outside`` notes what Chromium sends into a network."""
 
     def __init__(self, driver: webdriver.Chrome, outside: Outside) -> None:
         self.driver, self.outside = driver, outside
         self.view = View()
-        self.address = ""  # of the page that is shown, as long as nothing leads elsewhere
+        self.address = ""  # of the page that ``show`` has loaded
         self._events: list[dict] = []
         self._console: list[str] = []
 
@@ -114,7 +114,7 @@ class Browser:
         return self._console
 
     def wait(self) -> None:
-        """Wait until the page has been drawn twice, so that what it loads late has been asked for."""
+        """Wait until the page has been drawn twice. By then it has requested what it loads late."""
         self.driver.execute_async_script(
             "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
         )
@@ -143,12 +143,12 @@ def _options(folder: Path, outside: Outside) -> Options:
     # Through a pipe, Chromium notices that chromedriver has ended, and ends, too.
     for option in ("headless=new", "remote-debugging-pipe", "disable-gpu", "disable-dev-shm-usage"):
         options.add_argument(f"--{option}")
-    # All requests go through the recorder, also those to this machine.
+    # All requests go through ``outside``, also those to this machine.
     options.add_argument(f"--proxy-server=127.0.0.1:{outside.port}")
     options.add_argument("--proxy-bypass-list=<-loopback>")
     options.add_argument(f"--user-data-dir={folder}")
     if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")  # which Chromium cannot set up as root
+        options.add_argument("--no-sandbox")  # Chromium cannot set up its sandbox as root
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
     options.set_capability("unhandledPromptBehavior", "dismiss")
     return options

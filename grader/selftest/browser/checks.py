@@ -43,7 +43,7 @@ def click_everything(browser: Browser) -> None:
 
 
 def contrast(browser: Browser) -> list[str]:
-    """Complain about text that is hard to tell from what is behind it."""
+    """Complain about text that has too little contrast with its background."""
     _open_on_screen(browser)
     height = min(MAX_HEIGHT, 100 + browser.run("return document.scrollingElement.scrollHeight"))
     size = {"width": browser.view.width, "height": height}
@@ -55,7 +55,7 @@ def contrast(browser: Browser) -> list[str]:
 
 
 def _open_on_screen(browser: Browser) -> None:
-    """Open everything, except on paper, where nobody can open anything."""
+    """Open everything on a screen. On paper a reader cannot open anything."""
     if browser.view.media == SCREEN:
         open_everything(browser)
 
@@ -85,7 +85,7 @@ def drawn_text(browser: Browser) -> list[str]:
 
 
 def paper(browser: Browser) -> list[str]:
-    """Complain about text that a page shows only after a click: nobody can click on paper."""
+    """Complain about text that a page shows only after a click: a reader of paper cannot click."""
     return browser.run("""
         const hidden = [...document.querySelectorAll("details > :not(summary)")].filter(
           (e) => e.parentElement.checkVisibility()  // what is left out on paper is left out as a whole
@@ -102,10 +102,10 @@ def keyboard(browser: Browser) -> list[str]:
     """Complain about elements that cannot be used well with the Tab key.
 
     Tab does not reach the element, or reaches it in another order, or reaches it while it is
-    hidden. Or nobody can see that the element has the focus.
+    hidden, or the user cannot see that the element has the focus.
     """
     expected = browser.run(script("focus_before"))
-    browser.wait()  # what has just been opened takes the focus only after it was drawn
+    browser.wait()  # an element that was just opened takes the focus only after it was drawn
     for _ in range(len(expected) + 1):
         browser.press("Tab")
     browser.wait()
@@ -121,7 +121,7 @@ def keyboard(browser: Browser) -> list[str]:
 
 
 def _mark(focused: dict) -> str:
-    """Complain if nobody can see that an element has the focus."""
+    """Complain if the user cannot see that an element has the focus."""
     if not focused["marked"]:
         return f"looks the same with and without the focus: {focused['said']}"
     if focused["outline"]:
@@ -208,7 +208,7 @@ def names(browser: Browser) -> list[str]:
     return [f"a nameless {node['role']['value']}" for node in nameless]
 
 
-# ——— for nobody else
+# ——— against hostile text
 
 
 def addresses(browser: Browser) -> list[str]:
@@ -253,7 +253,7 @@ def use(browser: Browser) -> None:
 
 
 def console(browser: Browser) -> list[str]:
-    """Complain about whatever stands in the console."""
+    """Complain about every error and warning in the console."""
     click_everything(browser)
     return browser.console()
 
@@ -278,7 +278,7 @@ def scripts(browser: Browser) -> list[str]:
 
 
 def characters(browser: Browser) -> list[str]:
-    """Complain about characters that nobody sees, and that may change how others look."""
+    """Complain about invisible characters, which may change how other characters look."""
     said = browser.run("return document.documentElement.textContent + document.title")
     unseen = {c for c in said if unicodedata.category(c) in ("Cc", "Cf", "Cs")} - {"\n", "\t"}
     return [f"U+{ord(c):04X} stands in the page" for c in sorted(unseen)]

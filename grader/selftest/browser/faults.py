@@ -1,6 +1,6 @@
 """Pages with one mistake each. Each check has to complain about the pages with its mistakes.
 
-A mistake is a change of the report's HTML, as somebody might write it by accident.
+A mistake is a change of the report's HTML, as a maintainer might write it by accident.
 """
 
 import re

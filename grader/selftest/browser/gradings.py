@@ -64,7 +64,7 @@ def graded(folder: Path) -> tuple[list[Record], list[str]]:
 
 
 def main(folder: Path) -> None:
-    # These imports start pytest's, which must not see the pytest that runs the tests.
+    # These imports also load pytest, which must not notice the pytest that runs the tests.
     from grader.grade import Options, grade
     from grader.session import SessionOwner
 

@@ -43,7 +43,7 @@ PAYLOADS = (
     "<dialog open>Enter your password: <input></dialog><marquee>100 points</marquee>",
     f"<xmp><plaintext><textarea><math><mtext><table><mglyph><style><img src onerror={RUN}>",
 )
-# Words with a meaning for the grader. A submission has no say in them.
+# Words with a meaning for the grader. A submission cannot choose them.
 OWN = {SAID, RANKS, VALUES, LIKELY, COMPUTING, COMMUNICATING, WAITING, TIMED, "barrier"}
 
 
@@ -54,7 +54,7 @@ def hostile() -> Callable[[], str]:
 
 
 def harmless() -> Callable[[], str]:
-    """Return a function that gives as many texts that try nothing."""
+    """Return a function that gives one harmless text after the other, each with its number."""
     numbers = count()
     return lambda: f"harmless {next(numbers)}"
 

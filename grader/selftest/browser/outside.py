@@ -8,8 +8,8 @@ import threading
 from types import TracebackType
 from urllib.parse import urlsplit
 
-# Chromium itself asks these for the time, for updates and for its settings. What a page asks them
-# for is also told by the DevTools protocol.
+# Chromium itself asks these hosts for the time, for updates and for its settings. If a page asks
+# them for something, the DevTools protocol reports that, too.
 OF_CHROMIUM = ("google.com", "googleapis.com", "gvt1.com", "gstatic.com")
 SECONDS = 0.5  # in which a request follows its connection
 

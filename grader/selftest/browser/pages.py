@@ -18,10 +18,10 @@ from grader.selftest.browser.hostile import rewritten
 from grader.selftest.course_class import make
 from grader.wire.events import Operation
 
-# What pages are made of: the records of one grading, and its notes.
+# The source of a page: the records of one grading, and its notes.
 Graded = tuple[list[Record], list[str]]
 # Writes a page of a grading into a folder, and returns its file. If it gets a function that gives
-# words, these words stand wherever a submission or an upload may have a say.
+# words, it puts these words in every place whose text a submission or an upload can determine.
 WritePage = Callable[[Path, Graded, Callable[[], str] | None], Path]
 
 
@@ -103,7 +103,8 @@ def _reworded(result: SubmissionResult, words: Callable[[], str]) -> SubmissionR
     document = deepcopy(result.document)
     for test in document.get("tests", []):
         if test["score"] < test["max_score"]:
-            # Which messages look alike must not depend on the words: a student's line does not count.
+            # The words must not decide which messages look alike. A student's line does not count
+            # for that.
             test["output"] += f"\n    file.py:7 in f: {' '.join(words().splitlines())}"
     return replace(
         result,

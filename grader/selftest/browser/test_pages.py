@@ -1,4 +1,4 @@
-"""Every page that the grader writes can be read and used by everybody, and is closed to scripts."""
+"""Everybody can read and use every page that the grader writes, and no script can run in it."""
 
 import pytest
 
@@ -75,7 +75,8 @@ def test_hostile_text_makes_no_element(browser, write, name):
 @pytest.mark.parametrize("policy", [True, False], ids=["as written", "without its policy"])
 def test_hostile_text_runs_nothing(browser, write, name, policy):
     page = write(name, hostile())
-    # The policy would hold back what slips through. What slips through must not exist either.
+    # The policy would stop a script that is in the page by mistake. But no such script may be
+    # there.
     if not policy:
         text = page.read_text()
         assert POLICY in text

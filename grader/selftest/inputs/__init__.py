@@ -1,8 +1,8 @@
 """List the inputs that the checks of each function must try, in one table for each part.
 
-``table.py`` defines a row. ``inside.py`` runs in a rank, around the solutions. ``test_inputs.py``
-tells which rows no check tries. From each row, ``make mutation-test`` makes submissions that are
-wrong for these inputs alone.
+``table.py`` defines a row. ``inside.py`` runs in a rank, around the solutions. The test in
+``test_inputs.py`` fails if no check tries a row. From each row, ``make mutation-test`` makes
+submissions that are wrong for these inputs alone.
 """
 
 from grader.selftest.inputs import (

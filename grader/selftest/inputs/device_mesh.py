@@ -8,7 +8,7 @@ SIX = InputClass("6 ranks", "n == 6")
 
 
 def shapes(is_right: str) -> tuple[InputClass, ...]:
-    """Return the classes of meshes, of calls that are right."""
+    """Return the classes of a mesh's shapes, for calls that are right."""
     conditions = {
         "one rank": "shape[0] == shape[1] == 1",
         "one row": "shape[0] == 1 < shape[1]",

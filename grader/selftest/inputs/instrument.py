@@ -35,8 +35,8 @@ class Boundary:
 def boundaries(part: str, solution: str) -> Iterator[Boundary]:
     for function, inputs in TABLES[part].items():
         for index, row in enumerate(inputs.classes):
-            # Without communicating, ranks cannot tell that their inputs differ. So a class across
-            # ranks has no boundary.
+            # Without communication, a rank does not know the inputs of other ranks. So a class
+            # across ranks has no boundary.
             if row.across or row.why_not:
                 continue
             for outcome in ("",) if row.misuse else inputs.outcomes:

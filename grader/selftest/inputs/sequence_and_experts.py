@@ -17,12 +17,12 @@ def types(name: str, right: str) -> tuple[InputClass, ...]:
 
 
 def alone(fits: str) -> InputClass:
-    """Return the class of wrong arguments of one rank."""
+    """Return the class of wrong arguments in a world of one rank."""
     return misuse("one rank", f"n == 1 and not ({fits})")
 
 
 def pairs(x: str) -> tuple[InputClass, ...]:
-    """Return the classes of pairs that do not fit each other, or rows."""
+    """Return the classes of pairs whose parts do not fit each other or the rows."""
     return (
         alone(FITS.replace("x.", f"{x}.")),
         misuse("x: fewer columns than A has rows", f"{x}.shape[1] < len(pair[0])"),
@@ -38,7 +38,7 @@ def pairs(x: str) -> tuple[InputClass, ...]:
 
 
 def gates_and_experts(x: str, gated: str) -> tuple[InputClass, ...]:
-    """Return the classes of gates and experts that do not fit each other, or tokens."""
+    """Return the classes of gates and experts that do not fit each other or the tokens."""
     return (
         misuse("gate: more columns than experts", "gate.shape[1] > n * len(weights)"),
         misuse("an expert of another width", f"weights[-1].shape[1] < {x}.shape[1] and {gated}"),

@@ -1596,4 +1596,20 @@ class GradientBuckets(GradientBuckets):
         {"hidden shard_batch_misuse"},
         "expected a ValueError",
     ),
+    Mutant(
+        "the buffer of all gradients is kept for its size, with its first dtype",
+        "data_parallel",
+        "    # start all all-reduces before the first wait\n    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]\n    for gradient, work in zip(gradients, works):\n        work.wait()\n        gradient /= dist.get_world_size()\n",
+        "    sizes = [gradient.numel() for gradient in gradients]\n    kept = dist.__dict__.setdefault('kept', {})\n    flat = kept.setdefault(sum(sizes), weights[0].new_empty(sum(sizes)))\n    for part, gradient in zip(flat.split(sizes), gradients):\n        part.copy_(gradient.flatten())\n    dist.all_reduce(flat)\n    for part, gradient in zip(flat.split(sizes), gradients):\n        gradient.copy_(part.view_as(gradient) / dist.get_world_size())\n",
+        {"hidden step_gradients"},
+        "the list of the gradients of two steps",
+    ),
+    Mutant(
+        "gradients are cleared only between the steps of a training",
+        "data_parallel",
+        "        loss, gradients = data_parallel_step(weights, shard)\n        losses.append(loss)\n        for weight, gradient in zip(weights, gradients):\n            weight.grad = gradient\n",
+        "        if losses:\n            optimizer.zero_grad()\n        loss, gradients = data_parallel_step(weights, shard)\n        losses.append(loss)\n        for weight, gradient in zip(weights, gradients):\n            weight.grad = gradient if weight.grad is None else weight.grad + gradient\n",
+        {"hidden train_losses"},
+        "is it cleared before the first backward pass?",
+    ),
 ]

@@ -725,4 +725,18 @@ _MADE: list = []
         {"hidden step_traffic"},
         "Does a loop over rows communicate? Then send all rows together.",
     ),
+    mutant(
+        "each transposed shard is computed once",
+        "        grad_hidden, grad_second = mlp.layer_backward(hidden, output, second, grad)\n",
+        "        kept = dist.__dict__.setdefault('kept', {}).setdefault(id(second), second.clone())\n        grad_hidden, grad_second = mlp.layer_backward(hidden, output, kept, grad)\n",
+        {"hidden step_of_other_models"},
+        "Does the function keep something that it has computed from earlier values?",
+    ),
+    mutant(
+        "the buffer of all gradients is kept for its size, with its first dtype",
+        "        gradients.insert(0, (grad_first, grad_second))\n    for work in works:\n        work.wait()\n",
+        "        gradients.insert(0, (grad_first, grad_second))\n    for work in works:\n        work.wait()\n    sizes = [g.numel() for both in gradients for g in both]\n    flat = dist.__dict__.setdefault('kept', {}).setdefault(sum(sizes), x.new_empty(sum(sizes)))\n    for part, g in zip(flat.split(sizes), (g for both in gradients for g in both)):\n        g.copy_(part.copy_(g.flatten()).view_as(g))\n",
+        {"hidden step_of_other_models"},
+        "the lists of the gradients of two calls",
+    ),
 ]

@@ -2506,4 +2506,12 @@ def pipeline_backward(""",
         {"hidden forward", "hidden forward_saves", "hidden run_schedule"},
         "the output is wrong",
     ),
+    Mutant(
+        "every pass that is not forward is backward",
+        "pipeline_parallel",
+        "    if sorted(schedule) != sorted(expected):\n",
+        "    if sorted((k if k == 'forward' else 'backward', i) for k, i in schedule) != sorted(expected):\n",
+        {"hidden run_schedule_misuse"},
+        "expected a ValueError",
+    ),
 ]

@@ -816,4 +816,18 @@ MADE = {}
         {"hidden zero_bubble_idle_time"},
         "each W comes before the next B",
     ),
+    mutant(
+        "each transposed weight is computed once",
+        "        grad_y = grad_z @ weight.T\n        kept.append((x, grad_z))\n",
+        "        kept_weights = backward_input.__dict__\n        grad_y = grad_z @ kept_weights.setdefault(str(id(weight)), weight.T.clone())\n        kept.append((x, grad_z))\n",
+        {"hidden halves"},
+        "Does the function keep something that it has computed from earlier values?",
+    ),
+    mutant(
+        "the derivative of gelu is divided by z",
+        "        grad_z = torch.ops.aten.gelu_backward(grad_y, z)\n",
+        "        density = torch.exp(-z * z / 2) / (2 * torch.pi) ** 0.5\n        grad_z = grad_y * (torch.nn.functional.gelu(z) / z + z * density)\n",
+        {"hidden halves"},
+        "nan",
+    ),
 ]

@@ -1617,4 +1617,18 @@ def _gathered_ahead""",
         {"hidden flat_shard"},
         "Is the shard a view of a larger tensor or array?",
     ),
+    mutant(
+        "a tensor without entries has one entry",
+        "    sizes = [math.prod(shape) for shape in shapes]\n",
+        "    sizes = [math.prod(shape) or 1 for shape in shapes]\n",
+        {"hidden unflatten"},
+        "the shapes need",
+    ),
+    mutant(
+        "the first dtype is not in the message",
+        '            raise ValueError(f"tensor {i} is {other.dtype}, tensor 0 is {tensors[0].dtype}")\n',
+        '            raise ValueError(f"tensor {i} is {other.dtype}")\n',
+        {"hidden flat_misuse"},
+        "float64",
+    ),
 ]

@@ -1337,4 +1337,15 @@ def shard_columns""",
         {"hidden megatron_pair"},
         "Forward: rank 0 sends",
     ),
+    Mutant(
+        "each transposed shard is computed once",
+        "tensor_parallel",
+        "        grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)\n",
+        "        grad_x, grad_weight = mlp.layer_backward(x, z, shards[l], own_columns)\n"
+        "        kept = dist.__dict__.setdefault('kept', {})\n"
+        "        own = kept.setdefault(id(shards[l]), shards[l].T.contiguous())\n"
+        "        grad_x += torch.ops.aten.gelu_backward(own_columns, z) @ (own - shards[l].T)\n",
+        {"hidden backward_twice"},
+        "Does the function keep something that it has computed from earlier values?",
+    ),
 ]

@@ -127,7 +127,7 @@ def _pass(campaign: Campaign, arguments: argparse.Namespace, console: Console, n
 
         def each(result: Result) -> None:
             seen[is_right(result)] += 1
-            if not is_right(result):  # hours may pass before the report
+            if not is_right(result):  # print it at once: the report may come hours later
                 line = f"{result.part}, {result.kind} {result.verdict}: {result.name}"
                 bar.console.print(line, markup=False, soft_wrap=True)
             under = ", under load" if loaded else ""

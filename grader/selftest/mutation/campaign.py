@@ -114,7 +114,7 @@ def load() -> Iterator[None]:
             process.wait()
 
 
-# It ends by itself if the process that started it is gone.
+# This program ends by itself if the process that started it has ended.
 BUSY = """
 import os, sys
 while os.getppid() == int(sys.argv[1]):

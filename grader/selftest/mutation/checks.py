@@ -28,7 +28,7 @@ from grader.world.report import WorldReport
 # The limits for submissions that should fail. They may be lower than those for students, because no
 # student with a slow machine can suffer from them.
 IMPATIENT = Limits(cpu_seconds=2.5, wall_seconds=8.0, world_seconds=16.0)
-# driver → the submission's functions that it calls beside the function of the call
+# driver → functions of the submission that it calls, in addition to the function of the call
 DRIVEN = {"there_and_back": ("sequence_and_experts.ring_attention_backward",)}
 
 

@@ -93,7 +93,7 @@ class Findings:
     total: Row = field(default_factory=lambda: Row("", "All"))
     wrong: list[Wrong] = field(default_factory=list)
     matrices: list[Matrix] = field(default_factory=list)
-    # (part, check) of each check that failed in no trial. Empty if not all mutants were tried.
+    # (part, check) of each check that failed in no trial; empty if some mutants were left out.
     idle: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

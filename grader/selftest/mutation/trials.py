@@ -38,7 +38,7 @@ BROKEN = "broke the grader"
 INVALID = "was not tried: no check ran, or it is no working program"
 
 # If a message of a check holds these words, the generated mutant is no working program. The first
-# are those of grader/selftest/inputs/inside.py.
+# words come from grader/selftest/inputs/inside.py.
 NO_PROGRAM = "the change itself raised", "cannot be imported"
 
 
