@@ -335,8 +335,15 @@ def averages(run, made, of=lambda value: value, otherwise=""):
 
     compare(1, lambda: [_of_pass(own) for own in made.mistakes_in_the_first_pass(run)], otherwise)
     if len(made.passes) > 1:
-        earlier = {EARLIER: [made.expected[0]] * len(made.passes)}
-        compare(len(made.passes), [earlier] * len(made.ranks), otherwise or NOT_RESET)
+        # The first pass was right. So wrong values of a later pass, whatever they are, show that
+        # something was not reset.
+        later = otherwise or NOT_RESET
+
+        def mistakes():
+            earlier = {EARLIER: [made.expected[0]] * len(made.passes)}
+            return [earlier | {later: normalise(of(value))} for value in run.values()]
+
+        compare(len(made.passes), mistakes, later)
 
 
 def _of_pass(known):

@@ -122,12 +122,13 @@ class LargeAttention(SharedCalls):
                     f" {grown[rank] / MIB:.2f} MiB in addition to its arguments when it"
                     f" communicated in the {way} pass. A tensor (T/{self.n}, d) has"
                     f" {self.shard_bytes / MIB:.2f} MiB, so this is as much as {tensors:.1f} such"
-                    f" tensors. At most {most} are allowed. This number includes the tensors that"
-                    " are being sent or received."
+                    f" tensors. At most {most} are allowed: those of the docstring, and what the"
+                    " network and the system need."
                 )
                 likely = (
                     "Does a rank collect the keys or the values of all ranks? Use a block when it"
-                    " arrives, pass it on, and free it."
+                    " arrives, pass it on, and free it. Or does the rank keep copies, for example"
+                    " those that torch.stack or torch.cat makes for one message?"
                 )
                 if tensors > most:
                     note = imports_note(of_tiny.own_growth(rank), imported)

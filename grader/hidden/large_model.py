@@ -216,8 +216,8 @@ class LargeModel:
                 )
                 everything = there + 2 * self.layers * self.layer_bytes
                 text += (
-                    " Does something keep layers or whole gradients, perhaps as NumPy arrays or"
-                    " bytes instead of tensors?"
+                    " Does something keep layers or whole gradients, as tensors, NumPy arrays or"
+                    " bytes?"
                     if grown <= everything
                     else " Even all layers and all gradients together need less than that. Does"
                     " your code make an object for each entry, for example by tolist() or by a loop"

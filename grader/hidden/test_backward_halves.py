@@ -49,12 +49,12 @@ def test_halves(world, rng):
         request(first) for p, first in problems for request in (p.input_request, p.weights_request)
     ]
     first, later = problems[0][0], ChunkProblem(rng)
-    in_place = [
+    requests_in_place = [
         in_turn(1, *(request(p) for p in (first, later)), driver="refilled")
         for request in (ChunkProblem.input_request, ChunkProblem.weights_request)
     ]
-    *runs, of_inputs, of_weights = world(
-        1, *requests, *(p.together_request(first) for p, first in problems), *in_place
+    *runs, inputs_in_place, weights_in_place = world(
+        1, *requests, *(p.together_request(first) for p, first in problems), *requests_in_place
     )
     together = runs[len(requests) :]
     for (p, _), of_input, of_weights, of_both in zip(problems, runs[::2], runs[1::2], together):
@@ -83,9 +83,9 @@ def test_halves(world, rng):
         p.require_together(of_both)
     options = {"tolerance": first.tolerance, "otherwise": KEPT_A_PART}
     grad_xs = [first.grad_x], [later.grad_x]
-    returns_both(of_inputs, *grad_xs, "the values grad_x", lambda r: r[0], **options)
+    returns_both(inputs_in_place, *grad_xs, "the values grad_x", lambda r: r[0], **options)
     gradients = [first.gradients], [later.gradients]
-    returns_both(of_weights, *gradients, "the lists of the weights' gradients", **options)
+    returns_both(weights_in_place, *gradients, "the lists of the weights' gradients", **options)
 
 
 @number("8.2")

@@ -46,9 +46,14 @@ def size_of_product(name: str, args: tuple) -> tuple[int, int]:
     """Return a matrix product's number of floating-point operations, and its inner dimension.
 
     A product of shapes (a, b) and (b, c) has the inner dimension b. Each of its entries is a sum of
-    b terms. Each term counts as one multiplication and one addition.
+    b terms. Each term counts as one multiplication and one addition. A nested tensor is a list of
+    matrices. Then the result is the number of operations of all products, and the inner dimension
+    of the first one.
     """
     left, right = args[PRODUCTS[name] :][:2]
+    if left.is_nested:
+        sizes = [size_of_product("mm", pair) for pair in zip(left.unbind(), right.unbind())]
+        return sum(operations for operations, _ in sizes), sizes[0][1] if sizes else 0
     operations = 2 * left.numel() * (right.shape[-1] if right.dim() > 1 else 1)
     return operations, left.shape[-1]
 

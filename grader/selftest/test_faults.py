@@ -360,9 +360,8 @@ def test_messages_of_an_earlier_call_are_not_counted(submit, count, words):
         run.returns(X, X)
     message = str(failure.value)
     assert f"Likely: rank 1 started {count + 1} sends to rank 0 (line 9)," in message
-    assert (
-        f"but rank 0 started {words} (line 13) before the function of rank 0 returned." in message
-    )
+    end = "(line 13) before the function of rank 0 returned."
+    assert f"but rank 0 started {words} {end}" in message
 
 
 def test_send_and_receive_that_disagree_about_the_size(submit):
@@ -381,6 +380,19 @@ def test_send_and_receive_that_disagree_about_the_size(submit):
     assert "send of 4 × float32 to rank 1 at collectives.py:9" in message
     assert "receive of 2 × float32 from rank 0 at collectives.py:11" in message
     assert "Likely: the message and rank 1's tensor differ in size." in message
+
+
+def test_a_send_of_an_empty_slice_names_the_sender(submit):
+    world = submit("""
+        def broken(x):
+            if dist.get_rank() == 0:
+                dist.send(x[4:6], 1)
+            else:
+                dist.recv(x[:2], 0)
+            return x
+        """)
+    message = verdict(world, 2)
+    assert "Likely: rank 0 sends a tensor without entries. Does a slice begin beyond" in message
 
 
 def test_an_endless_loop_is_stopped_at_its_line(submit):

@@ -32,6 +32,12 @@ B_TRANSPOSED, BIAS, VECTOR = torch.ones(3, 4), torch.ones(3), torch.ones(4)
 ONE, TWO, OF_VECTOR = 2 * 5 * 4 * 3, 2 * 2 * 5 * 4 * 3, 2 * 5 * 4
 EXISTING = [A, B, STACK_A, STACK_B, B_TRANSPOSED, BIAS, VECTOR]
 
+
+def nested(*matrices: torch.Tensor) -> torch.Tensor:
+    """Return a nested tensor: a list of matrices that may have different numbers of rows."""
+    return torch.nested.as_nested_tensor(list(matrices))
+
+
 PRODUCTS = {
     "x @ w": (lambda: A @ B, [ONE]),
     "matmul": (lambda: torch.matmul(A, B), [ONE]),
@@ -59,6 +65,7 @@ PRODUCTS = {
     "addmv": (lambda: torch.addmv(torch.zeros(5), A, VECTOR), [OF_VECTOR]),
     "several": (lambda: torch.linalg.multi_dot([A, B, B_TRANSPOSED]), [ONE, 2 * 5 * 3 * 4]),
     "vmap": (lambda: torch.vmap(lambda row: row @ B)(A), [ONE]),
+    "bmm of nested tensors": (lambda: torch.bmm(nested(A, A[:2]), nested(B, B)), [2 * 7 * 4 * 3]),
 }
 IN_PLACE = {
     "addmm_": (lambda: torch.zeros(5, 3).addmm_(A, B), [ONE]),
