@@ -82,8 +82,9 @@ class Hazard:
                 " Work of this send. Until then the tensor is in use."
             )
         return (
-            f"{starts} async_op=True returns immediately. Before you use the tensor, call wait() on"
-            " the Work that the call returns."
+            f"{starts} async_op=True returns immediately, as functional collectives always do. Call"
+            " wait() on the Work or the pending tensor that the call returns, before you use or"
+            " return the result."
         )
 
     @property
