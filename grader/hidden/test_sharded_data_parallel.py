@@ -138,8 +138,7 @@ def test_flat_misuse(world, rng):
             *(call(f"{module}.unflatten", flat, [(2, 2), (1,)], may_raise=True) for flat in flats),
         )
         for run in runs[: len(lists)]:
-            given = "tensors of two dtypes (the first is float64)"
-            run.raises_value_error("float32", "float64", given=given)
+            run.raises_value_error("float32", given="tensors of two dtypes (the first is float64)")
         for run, flat in zip(runs[len(lists) :], flats):
             ranks = f"{n} rank{'s' * (n > 1)}"
             given = f"{len(flat)} entries for shapes (2, 2) and (1,) on {ranks}"

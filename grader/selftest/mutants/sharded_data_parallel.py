@@ -1624,11 +1624,4 @@ def _gathered_ahead""",
         {"hidden unflatten"},
         "the shapes need",
     ),
-    mutant(
-        "the first dtype is not in the message",
-        '            raise ValueError(f"tensor {i} is {other.dtype}, tensor 0 is {tensors[0].dtype}")\n',
-        '            raise ValueError(f"tensor {i} is {other.dtype}")\n',
-        {"hidden flat_misuse"},
-        "float64",
-    ),
 ]
