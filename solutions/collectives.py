@@ -9,7 +9,7 @@ nothing about the other ranks, except what it receives from them.
 
 For every function here:
 - Inputs must stay unchanged, and results are in new memory. (With one rank a result may share the
-  memory of the input.)
+  memory of the input, or be the input itself.)
 - Results do not require gradients, even if the inputs do: use ``detach()``. Autograd does not
   record the calls of ``dist``, so a gradient through a result would be wrong.
   Only the operators of Problem 4.4 tell autograd how to differentiate.

@@ -144,16 +144,10 @@ def stands_alone(world, rng, function, right, *more):
     """Fail if a function returns a view of its tensor, or a tensor that requires a gradient.
 
     Also fail if the function changes ``requires_grad`` of its tensor. The function gets the tensor
-    and the arguments ``more``. Tensors of 0 to 3 dimensions are tried. On one rank, the result may
-    share memory with the tensor, but may not require a gradient.
+    and the arguments ``more``. Tensors of 0 to 3 dimensions are tried.
     """
-    (several,) = drawn_sizes(rng)
-    for n, dimensions in ((1, [int(rng.integers(4))]), (several, range(4))):
-        _stands_alone(world, rng, n, dimensions, function, right, *more)
-
-
-def _stands_alone(world, rng, n, dimensions, function, right, *more):
-    tensors = in_forms(rng, [some_shape(rng, number) for number in dimensions], FLOATS)
+    (n,) = drawn_sizes(rng)
+    tensors = in_forms(rng, [some_shape(rng, dimensions) for dimensions in range(4)], FLOATS)
     inputs = [[exact_numbers(rng, shape, dtype) for _ in range(n)] for shape, dtype, _ in tensors]
     requests = [
         call(f"collectives.{function}", leaves(xs, layout), *more, driver="described")
@@ -164,8 +158,7 @@ def _stands_alone(world, rng, n, dimensions, function, right, *more):
     runs = [run for i in range(0, len(requests), 2) for run in world(n, *requests[i : i + 2])]
     for run, xs in zip(runs, inputs):
         run.returns_without_gradient(*right(xs))
-        if n > 1:
-            run.returns_new_memory()
+        run.returns_new_memory()
         run.keeps_gradient_flags()
 
 

@@ -180,7 +180,8 @@ class AttentionProblem(SharedCalls):
     """Queries, keys and values of a sequence.
 
     If each rank has several rows, one query is zero, like a row of padding. All its scores are 0.
-    This query is never the first one.
+    This query is never the first one. All tensors are drawn again while the gradients of a tensor
+    are nearly zero on a rank: rounding errors would be as large as they are.
 
     If an ``offset`` is given, scores are large: ``offset`` · factor + sign · BLOCK_SHIFT · number
     is added to each score. The factor (1/rows to 1) and the sign (0, 1 or −1) depend on the query.
@@ -193,19 +194,27 @@ class AttentionProblem(SharedCalls):
 
     def __init__(self, rng, n, causal, rows=3, width=4, offset=0.0, dtype=np.float64, mixed=False):
         self.n, self.causal, self.dtype, self.mixed = n, causal, dtype, mixed
-        self.q, self.k, self.v, self.grad = (
-            rng.standard_normal((rows * n, width)).astype(dtype).astype(np.float64)
-            for _ in range(4)
-        )
         self.offset = offset
-        if offset:
-            self._add_offsets(rng, rows)
-        elif rows > 1:
-            self.q[rng.integers(1, rows * n)] = 0
         self.seen = attention.visible(rows * n, causal)
-        self.forwarded = attention.attention(self.q, self.k, self.v, self.seen)
+        while True:
+            self.q, self.k, self.v, self.grad = (
+                rng.standard_normal((rows * n, width)).astype(dtype).astype(np.float64)
+                for _ in range(4)
+            )
+            if offset:
+                self._add_offsets(rng, rows)
+            elif rows > 1:
+                self.q[rng.integers(1, rows * n)] = 0
+            self.forwarded = attention.attention(self.q, self.k, self.v, self.seen)
+            # The first token sees only itself, so its gradients of q and k are zero.
+            if rows == 1 or self._smallest_gradient() > 0.01:
+                break
         self.block_bytes = rows * rows * np.dtype(dtype).itemsize
         self.shard_bytes = self.q.astype(dtype).nbytes // n
+
+    def _smallest_gradient(self):
+        """Return the largest entry of the tensor with the smallest gradients, on any rank."""
+        return min(np.abs(part).max() for own in self.gradients for part in own)
 
     def _add_offsets(self, rng, rows):
         """Set the first three columns of queries and keys, so that they make the offsets."""
