@@ -380,11 +380,20 @@ class ExpertProblem(SharedCalls):
     def with_other_weights(self, rng):
         """Return the same problem with other experts' weights, and with other gradients of y."""
         other = copy(self)
-        other.weights = [self._exact(rng.standard_normal(w.shape)) for w in self.weights]
+        other.weights = [self._other_weight(rng, expert) for expert in range(len(self.weights))]
         other.grads = [self._exact(rng.standard_normal(grad.shape)) for grad in self.grads]
         other.mixture = experts.Mixture(self.gate, other.weights, self.tokens)
         other.own_weights = [other.mixture.own_weights(rank) for rank in range(self.n)]
         return other
+
+    def _other_weight(self, rng, expert):
+        """Draw another weight of an expert, for which gelu is not flat with any of its tokens."""
+        choices = self.mixture.choices
+        own = [row for x, chosen in zip(self.tokens, choices) for row in x[chosen == expert]]
+        while True:
+            weight = self._exact(rng.standard_normal(self.weights[expert].shape))
+            if not any(single_device.is_flat([(None, (row @ weight)[None])]) for row in own):
+                return weight
 
     def with_half_tokens(self):
         """Return the same problem with all tokens divided by 2. Each token keeps its expert."""
