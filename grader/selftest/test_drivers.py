@@ -628,12 +628,19 @@ def test_without_a_hub_only_a_metered_call_can_be_in_step():
 
 def test_refilled_changes_the_tensors_of_the_first_call_in_place():
     first, second = [[leaf(1.0), leaf(2.0)], 3], [[leaf(10.0), leaf(20.0)], 4]
-    seen = []
+    grad, seen = torch.ones(1), []
 
     def total(tensors, number):
         seen.append((*map(id, tensors), number, tensors[0].grad))
-        tensors[0].grad = torch.ones(1)
+        tensors[0].grad = grad
         return sum(float(tensor.detach()) for tensor in tensors)
 
     assert drive("refilled", total, first, second) == [3.0, 30.0]
-    assert seen[0] == seen[1]
+    before, after = seen
+    assert before[:3] == after[:3] and before[3] is None and after[3] is grad
+
+
+def test_refilled_changes_tensors_that_the_function_took_out_of_its_list():
+    tensor = torch.ones(2)
+    left = drive("refilled", lambda own: [own.pop() for _ in own], [[tensor]], [[torch.zeros(2)]])
+    assert [len(popped) for popped in left] == [1, 0] and not tensor.any()

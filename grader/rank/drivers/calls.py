@@ -50,9 +50,10 @@ def refilled(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
 def refilled_turns(turns: list) -> Iterator[list]:
     """Yield the arguments of the first call once for each call, with the values of that call."""
     first, *others = turns
+    own = tensors_in(first)  # a function may take tensors out of its lists
     yield first
     for turn in others:
-        refill(first, turn)
+        refill(own, turn)
         yield first
 
 
@@ -86,9 +87,9 @@ def refilled_copies(function: Callable, args: list, kwargs: dict, mark: Mark) ->
 
     Results may contain arguments, whose values the next call changes.
     """
-    before = copied(args[0])
+    own, before = tensors_in(args[0]), copied(args[0])
     results = refilled(lambda *each: copied(function(*each, **kwargs)), args, {}, mark)
-    refill(args[0], before)  # so that the arguments do not count as changed by the function
+    refill(own, before)  # so that the arguments do not count as changed by the function
     return results
 
 
