@@ -132,7 +132,7 @@ def gpipe_schedule(stage: int, num_stages: int, num_micro_batches: int) -> list[
     Args:
         stage: s, the stage whose schedule this is.
         num_stages: the number of stages.
-        num_micro_batches: m.
+        num_micro_batches: m. It can be in the thousands.
     Returns:
         2m actions: ``("forward", i)`` and ``("backward", i)`` once for each micro-batch i. All
         stages do the forward passes in the same order. All stages do the backward passes in the

@@ -1083,7 +1083,7 @@ def _gathered_ahead""",
         {
             "hidden layers_are_freed",
         },
-        "perhaps as NumPy arrays or bytes",
+        "as tensors, NumPy arrays or bytes",
     ),
     mutant(
         "the entries of all layers are kept as a list of numbers",
