@@ -1984,7 +1984,7 @@ def all_gather""",
     return _divide_if_average(op, total)
 """,
         {"hidden values[all_reduce]", "hidden one_call[all_reduce]"},
-        "this is the sum, but op is another operation",
+        "op='max'",
     ),
     Mutant(
         "all-to-all loses int64 that is not contiguous",

@@ -1453,7 +1453,7 @@ def _gathered_ahead""",
             "hidden prefetch_takes_little_memory",
             "hidden four_layers_alive",
         },
-        "perhaps as NumPy arrays or bytes",
+        "as tensors, NumPy arrays or bytes",
     ),
     mutant(
         "a layer is gathered in two halves",
