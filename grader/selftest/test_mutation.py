@@ -363,7 +363,12 @@ def test_the_command_fails_where_a_mutant_is_not_caught_as_intended(monkeypatch,
 
 @pytest.mark.parametrize(
     "options",
-    [["--repeat", "0"], ["--part", "poetry"], ["--kind", "solution"], ["--only", "no such name"]],
+    [
+        ["--repeat", "0"],
+        ["--part", "poetry"],
+        ["--kind", "solution"],
+        ["--kind", "mutant", "--only", "no such name"],  # making all kinds takes long
+    ],
 )
 def test_bad_options_are_refused(monkeypatch, tmp_path, capsys, options):
     try:

@@ -77,8 +77,10 @@ def _arguments() -> argparse.Namespace:
 
 def _trials(arguments: argparse.Namespace) -> list[Trial]:
     parts = arguments.part or list(PARTS)
-    trials = [*by_hand(parts), *systematic(parts), *at_boundaries(parts)]
     kinds = {SOLUTION, *(arguments.kind or KINDS)}
+    trials = by_hand(parts)
+    if kinds & {SAME, *GENERATED}:  # generating them takes some seconds
+        trials = [*trials, *systematic(parts), *at_boundaries(parts)]
     return [
         t
         for t in trials
