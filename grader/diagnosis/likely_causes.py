@@ -156,12 +156,12 @@ def cause_of_disagreement(found: Disagreement) -> list[Line]:
                 " in torch.empty(shape, dtype=x.dtype).",
             )
         ]
-    if receiver is not None and any(not sum(side.sent) for side in sides if side.kind == "send"):
-        sender = next(side.rank for side in sides if side.kind == "send")
+    empty = next((side for side in sides if side.kind == "send" and not sum(side.sent)), None)
+    if empty:
         return [
             likely_line(
-                f"rank {sender} sends a tensor without entries. Does a slice begin beyond the end"
-                " of its tensor, or does it end before its beginning?"
+                f"rank {empty.rank} sends a tensor without entries. Does a slice begin beyond the"
+                " end of its tensor, or does it end before it begins?"
             )
         ]
     if receiver is not None:

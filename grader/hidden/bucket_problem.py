@@ -335,8 +335,8 @@ def averages(run, made, of=lambda value: value, otherwise=""):
 
     compare(1, lambda: [_of_pass(own) for own in made.mistakes_in_the_first_pass(run)], otherwise)
     if len(made.passes) > 1:
-        # The first pass was right. So wrong values of a later pass, whatever they are, show that
-        # something was not reset.
+        # The first pass was right. So this is the likely cause of all wrong values of a later
+        # pass, unless they are those of the first pass.
         later = otherwise or NOT_RESET
 
         def mistakes():

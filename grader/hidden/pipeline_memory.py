@@ -108,11 +108,11 @@ def require_freed(runs, maker):
         saved = 2 * len(p.cut[rank]) * p.message  # x and z of each layer
         grown, text = growth(runs, rank, maker)
         text += (
-            f" On this stage, the saved tensors of one micro-batch take {saved} bytes, of which"
-            " stage 0's first x is a part of the batch. What keeps memory after the micro-batch's"
-            " backward pass? Are its saved tensors still in a list, a dict or a variable? Or was a"
-            " tensor sent? (A Work keeps the tensor that it sends, until you call wait() and drop"
-            " the Work.)"
+            f" On this stage, the saved tensors of one micro-batch take {saved} bytes. (Stage 0"
+            " makes fewer, because its first x is a slice of the batch.) What keeps memory after"
+            " the micro-batch's backward pass? Are its saved tensors still in a list, a dict or a"
+            " variable? Or is it a tensor that was sent? (A Work keeps the tensor that it sends,"
+            " until you call wait() and drop the Work.)"
         )
         run.require(grown <= saved / 2, text)
         if maker is one_forward_one_backward:

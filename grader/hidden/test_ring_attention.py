@@ -8,13 +8,9 @@ from gradescope_utils.autograder_utils.decorators import number, weight
 
 from grader.check import driver_results
 from grader.check.api import PEAK, SETTLED, call, in_strict_order, on_gloo
+from grader.hidden.attention_problem import AttentionProblem
 from grader.hidden.large_attention import IMPORTED, LIGHT, LargeAttention
-from grader.hidden.sequence_problem import (
-    MODULE,
-    AttentionProblem,
-    require_no_gradient,
-    require_traffic,
-)
+from grader.hidden.sequence_problem import MODULE, require_no_gradient, require_traffic
 from grader.hidden.two_calls import KEPT_A_PART, in_turn, returns_both
 from grader.hidden.world_sizes import SIZES, drawn_sizes
 

@@ -98,7 +98,9 @@ def test_pair_saves(world, rng):
 @number("9.1")
 @weight(0.5)
 def test_pair_backward(world, rng):
-    """The gradients of x and of both shards are those of a single device, on 1 to 4 ranks"""
+    """The gradients of x and of both shards are those of a single device, on 1 to 4 ranks, and a
+    later call does not change these gradients
+    """
     for n in SIZES:
         problems, first, other = pair_problems(rng, n), PairProblem(rng, n), PairProblem(rng, n)
         both = in_turn(n, first.backward(), other.backward(), driver="refilled")

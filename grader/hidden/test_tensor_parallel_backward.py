@@ -92,8 +92,8 @@ def test_backward_input(world, rng):
 @weight(0.5)
 @on_gloo
 def test_backward_twice(world, rng):
-    """A second call of tensor_parallel_backward, with the same or other tensors, returns the right
-    gradients, and does not change the first call's gradients
+    """A second call of tensor_parallel_backward, with the same tensors and the same or new values,
+    returns the right gradients, and does not change the first call's gradients
     """
     (n,) = drawn_sizes(rng)
     name = "tensor_parallel.tensor_parallel_backward"

@@ -92,6 +92,8 @@ ALSO = {
         "grader/hidden/test_ring_attention.py",
         "grader/hidden/test_mixture_of_experts.py",
         "grader/hidden/sequence_problem.py",
+        "grader/hidden/attention_problem.py",
+        "grader/hidden/expert_problem.py",
         "grader/hidden/two_calls.py",
         "grader/hidden/large_attention.py",
         "grader/hidden/large_mixture.py",

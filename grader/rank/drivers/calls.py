@@ -87,7 +87,8 @@ def refilled_copies(function: Callable, args: list, kwargs: dict, mark: Mark) ->
 
     Results may contain arguments, whose values the next call changes.
     """
-    own, before = tensors_in(args[0]), copied(args[0])
+    own = tensors_in(args[0])
+    before = copied(own)
     results = refilled(lambda *each: copied(function(*each, **kwargs)), args, {}, mark)
     refill(own, before)  # so that the arguments do not count as changed by the function
     return results

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from grader.rank.drivers.calls import copied, metered, refill
 from grader.rank.drivers.mark import Mark
+from grader.rank.operators import tensors_in
 from grader.wire.frames import NOT_SENT_ON
 
 
@@ -86,15 +87,16 @@ def with_timeline(function: Callable, args: list, kwargs: dict, mark: Mark) -> A
 
 def _arguments_of_calls(args: list, kwargs: dict) -> Iterator[list]:
     """Yield the arguments of each call of ``with_timeline``, in order."""
+    own = tensors_in(args)  # a function may take tensors out of its lists
     for _ in range(kwargs.get("times", 1)):
         yield args
     if "then" in kwargs:
         yield kwargs["then"]
     if kwargs.get("refilled"):
-        before = copied(args)
-        refill(args, kwargs["then"])
+        before = copied(own)
+        refill(own, kwargs["then"])
         yield args
-        refill(args, before)  # so that the arguments do not count as changed by the function
+        refill(own, before)  # so that the arguments do not count as changed by the function
 
 
 def of_spans(function: Callable, args: list, kwargs: dict, mark: Mark) -> Any:
